@@ -1,0 +1,80 @@
+//! The drives of a pool as metadata code sees them: batches of small reads, writes and flushes.
+//!
+//! A batch is what the commit order is made of: the commands of one batch are unordered, and a
+//! batch is complete before the next one starts. Two things implement it: [`crate::direct`], which
+//! polls the devices on the calling thread (format, recovery, the simulator), and the keeper's
+//! way through the reactors while a pool is open.
+
+use crate::device::DriveFacts;
+use crate::error::IoError;
+use crate::units::DriveIndex;
+
+/// One metadata command. Offsets and lengths are whole blocks.
+#[derive(Debug)]
+pub enum DriveCommand<'a> {
+    /// Drive to memory.
+    Read {
+        /// The drive.
+        drive: DriveIndex,
+        /// Where on the drive.
+        offset_bytes: u64,
+        /// Filled on success, of unknown content on failure.
+        into: &'a mut [u8],
+    },
+    /// Memory to drive.
+    Write {
+        /// The drive.
+        drive: DriveIndex,
+        /// Where on the drive.
+        offset_bytes: u64,
+        /// What to write.
+        data: &'a [u8],
+        /// Durable when it completes.
+        durable: bool,
+    },
+    /// Makes durable what completed before this batch.
+    Flush {
+        /// The drive.
+        drive: DriveIndex,
+    },
+}
+
+impl DriveCommand<'_> {
+    /// The drive that it is for.
+    pub fn drive(&self) -> DriveIndex {
+        match self {
+            DriveCommand::Read { drive, .. }
+            | DriveCommand::Write { drive, .. }
+            | DriveCommand::Flush { drive } => *drive,
+        }
+    }
+
+    /// Where on the drive; 0 for a flush.
+    pub fn offset_bytes(&self) -> u64 {
+        match self {
+            DriveCommand::Read { offset_bytes, .. } | DriveCommand::Write { offset_bytes, .. } => {
+                *offset_bytes
+            }
+            DriveCommand::Flush { .. } => 0,
+        }
+    }
+
+    /// For messages.
+    pub fn what(&self) -> &'static str {
+        match self {
+            DriveCommand::Read { .. } => "read",
+            DriveCommand::Write { .. } => "write",
+            DriveCommand::Flush { .. } => "flush",
+        }
+    }
+}
+
+/// The drives of a pool, in the order of `DriveIndex`.
+pub trait Drives {
+    /// Facts of each drive.
+    fn facts(&self) -> &[DriveFacts];
+
+    /// Runs a batch to its end. The result has one status per command, in the batch's order; a
+    /// failed command does not stop the others.
+    fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), IoError>>;
+}

@@ -1,0 +1,335 @@
+//! Everything that can go wrong, each with what it happened to and what to do.
+
+use std::fmt;
+use std::io;
+
+use uuid::Uuid;
+
+use crate::units::Generation;
+
+/// How one command on one drive failed. Small and `Copy`, because it travels through queues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoError {
+    /// The drive completed the command with an NVMe status.
+    Nvme {
+        /// Status code type.
+        sct: u8,
+        /// Status code.
+        sc: u8,
+        /// Do not retry.
+        dnr: bool,
+    },
+    /// The operating system refused or failed the command.
+    Os(i32),
+    /// Fewer bytes moved than asked: the file is shorter than the drive it stands for.
+    Short {
+        /// Bytes that moved.
+        moved_bytes: u32,
+    },
+    /// The drive is gone or its connection is lost.
+    Removed,
+}
+
+impl IoError {
+    /// NVMe status as `sct << 8 | sc`, 0 when the failure has none.
+    pub fn nvme_status(self) -> u16 {
+        match self {
+            IoError::Nvme { sct, sc, .. } => u16::from(sct) << 8 | u16::from(sc),
+            _ => 0,
+        }
+    }
+}
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            IoError::Nvme { sct, sc, dnr } => {
+                write!(
+                    f,
+                    "NVMe status {sct:02x}/{sc:02x}{}",
+                    if dnr { ", do not retry" } else { "" }
+                )
+            }
+            IoError::Os(errno) => write!(f, "{}", io::Error::from_raw_os_error(errno)),
+            IoError::Short { moved_bytes } => {
+                write!(f, "short transfer ({moved_bytes} bytes): the file was cut")
+            }
+            IoError::Removed => write!(f, "the drive is gone"),
+        }
+    }
+}
+
+impl std::error::Error for IoError {}
+
+/// What an error means to whoever has to act on it. The command's exit codes follow from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ErrorKind {
+    /// The operation failed.
+    Failed,
+    /// The caller asked for something that makes no sense.
+    Usage,
+    /// Bytes on a drive are not what was written.
+    Damaged,
+    /// No such checkpoint, pool or drive.
+    NotFound,
+    /// Somebody else uses it.
+    Busy,
+    /// Refused, because it could destroy data.
+    Refused,
+    /// The machine is not set up for it.
+    Environment,
+}
+
+/// An error of the engine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A call's argument is wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// The machine lacks something; the text says what to run.
+    #[error("{0}")]
+    Environment(String),
+    /// An operating-system call failed.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was being done, to what.
+        what: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// A command on a drive failed.
+    #[error("drive {serial} ({address}): {what} at byte {offset_bytes}: {source}")]
+    Io {
+        /// The drive's serial.
+        serial: String,
+        /// The drive's address.
+        address: String,
+        /// "read", "write", "flush" ...
+        what: &'static str,
+        /// Where on the drive.
+        offset_bytes: u64,
+        /// How it failed.
+        source: IoError,
+    },
+    /// The address names nothing that can be opened.
+    #[error("drive {address}: not found: {detail}")]
+    DriveNotFound {
+        /// The address.
+        address: String,
+        /// Why, and what to do.
+        detail: String,
+    },
+    /// The drive has no label.
+    #[error(
+        "drive {address} ({serial}): not formatted by stanchion; `stanchion format --drive ...` makes a pool"
+    )]
+    NotFormatted {
+        /// The address.
+        address: String,
+        /// The serial.
+        serial: String,
+    },
+    /// The drive's format is newer than this program.
+    #[error(
+        "drive {address} ({serial}): format version {found} is newer than {supported}, the newest that this program reads; use a newer stanchion"
+    )]
+    NewerFormat {
+        /// The address.
+        address: String,
+        /// The serial.
+        serial: String,
+        /// What the label says.
+        found: String,
+        /// What is supported.
+        supported: String,
+    },
+    /// Drives of different pools were named together.
+    #[error(
+        "drive {address} ({serial}) belongs to pool {found}, not to pool {expected}; name the drives of one pool only"
+    )]
+    ForeignDrive {
+        /// The address.
+        address: String,
+        /// The serial.
+        serial: String,
+        /// The pool of this drive.
+        found: Uuid,
+        /// The pool of the drives named before it.
+        expected: Uuid,
+    },
+    /// Drives of the pool were not named or not found.
+    #[error("pool {pool}: {} of its {total} drives missing: {}; name every drive of the pool", missing.len(), missing.join(", "))]
+    MissingDrives {
+        /// The pool.
+        pool: Uuid,
+        /// Serials of the drives that are missing.
+        missing: Vec<String>,
+        /// Drives of the pool.
+        total: usize,
+    },
+    /// One drive was named twice.
+    #[error("drive {address} ({serial}) is named twice")]
+    DuplicateDrive {
+        /// The second address.
+        address: String,
+        /// The serial.
+        serial: String,
+    },
+    /// The drive is smaller than its label says.
+    #[error(
+        "drive {address} ({serial}): {actual_bytes} bytes, shorter than the {expected_bytes} bytes it was formatted with: data beyond its end is lost"
+    )]
+    ShortDrive {
+        /// The address.
+        address: String,
+        /// The serial.
+        serial: String,
+        /// The length found.
+        actual_bytes: u64,
+        /// The length declared in the label.
+        expected_bytes: u64,
+    },
+    /// A live process owns the pool or the drive.
+    #[error("{what} is in use by {owner}; stop it first")]
+    Busy {
+        /// The pool or drive.
+        what: String,
+        /// Who holds it.
+        owner: String,
+    },
+    /// Refused because it may destroy somebody's data.
+    #[error("drive {address} ({serial}): refused: {reason}")]
+    Refused {
+        /// The address.
+        address: String,
+        /// The serial.
+        serial: String,
+        /// What was found there, and what would override it if anything does.
+        reason: String,
+    },
+    /// No such checkpoint.
+    #[error("no checkpoint {0} in this pool; `stanchion list` shows what there is")]
+    NoSuchCheckpoint(String),
+    /// The checkpoint is there already.
+    #[error("checkpoint {0} exists; remove it first, or save under another step")]
+    CheckpointExists(String),
+    /// The pool has no room.
+    #[error(
+        "no space: {needed_bytes} bytes needed, {free_bytes} bytes free; `stanchion rm` makes room"
+    )]
+    NoSpace {
+        /// Bytes that the request needs.
+        needed_bytes: u64,
+        /// Bytes that are free.
+        free_bytes: u64,
+    },
+    /// Bytes on a drive are not what was written there.
+    #[error("{0}")]
+    Damaged(Box<Damage>),
+    /// A flush or a root write failed: what is durable is unknown until the pool is opened again.
+    #[error("pool refuses writes after a failed {what}: {detail}; open it again")]
+    Poisoned {
+        /// "flush" or "root write".
+        what: &'static str,
+        /// The failure.
+        detail: String,
+    },
+    /// The commit, and everything it covers, failed without harm to what was committed before.
+    #[error("checkpoint {checkpoint} was not committed: {reason}")]
+    NotCommitted {
+        /// The checkpoint.
+        checkpoint: String,
+        /// Why.
+        reason: String,
+    },
+    /// The pool or session is closed.
+    #[error("{0} is closed")]
+    Closed(&'static str),
+}
+
+/// What is damaged, and where. Every field that is known is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The kind of bytes: "data", "segment table", "manifest", "catalogue", "root", "label".
+    pub what: &'static str,
+    /// The drive's serial; empty when no one drive is meant.
+    pub serial: String,
+    /// Where on the drive.
+    pub offset_bytes: Option<u64>,
+    /// The checkpoint, as NAME@STEP.
+    pub checkpoint: Option<String>,
+    /// The shard that the first damaged byte may belong to.
+    pub shard: Option<String>,
+    /// The generation of the metadata.
+    pub generation: Option<Generation>,
+    /// What was found.
+    pub detail: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "damaged {}", self.what)?;
+        if let Some(checkpoint) = &self.checkpoint {
+            write!(f, " of {checkpoint}")?;
+        }
+        if let Some(shard) = &self.shard {
+            write!(f, ", shard {shard}")?;
+        }
+        if let Some(generation) = self.generation {
+            write!(f, ", generation {generation}")?;
+        }
+        if !self.serial.is_empty() {
+            write!(f, ", drive {}", self.serial)?;
+        }
+        if let Some(offset) = self.offset_bytes {
+            write!(f, ", at byte {offset}")?;
+        }
+        write!(f, ": {}", self.detail)
+    }
+}
+
+impl std::error::Error for Damage {}
+
+impl From<Damage> for Error {
+    fn from(damage: Damage) -> Self {
+        Error::Damaged(Box::new(damage))
+    }
+}
+
+impl Error {
+    /// What the error means to whoever has to act on it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Usage(_) => ErrorKind::Usage,
+            Error::Environment(_) => ErrorKind::Environment,
+            Error::DriveNotFound { .. }
+            | Error::NotFormatted { .. }
+            | Error::MissingDrives { .. }
+            | Error::NoSuchCheckpoint(_) => ErrorKind::NotFound,
+            Error::NewerFormat { .. }
+            | Error::ForeignDrive { .. }
+            | Error::DuplicateDrive { .. }
+            | Error::Refused { .. } => ErrorKind::Refused,
+            Error::Busy { .. } => ErrorKind::Busy,
+            Error::Damaged(_) | Error::ShortDrive { .. } => ErrorKind::Damaged,
+            Error::Os { .. }
+            | Error::Io { .. }
+            | Error::CheckpointExists(_)
+            | Error::NoSpace { .. }
+            | Error::Poisoned { .. }
+            | Error::NotCommitted { .. }
+            | Error::Closed(_) => ErrorKind::Failed,
+        }
+    }
+
+    /// An operating-system error with what was being done.
+    pub fn os(what: impl Into<String>, source: io::Error) -> Self {
+        Error::Os { what: what.into(), source }
+    }
+
+    /// The last operating-system error, with what was being done.
+    pub fn last_os(what: impl Into<String>) -> Self {
+        Error::os(what, io::Error::last_os_error())
+    }
+}

@@ -1,0 +1,46 @@
+//! Bounds of everything that is counted or sized, with the relations between them checked at
+//! compile time. A bound that is stored on a drive is validated against this file when it is read.
+
+/// The unit of addresses, lengths and alignment everywhere: on drives, in buffers, in metadata.
+/// It is a multiple of every NVMe sector size in use (512 and 4096).
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// The unit of striping, checksum and I/O when the drives allow it.
+pub const DEFAULT_CHUNK_BYTES: u64 = 1 << 20;
+/// The smallest chunk: a drive whose maximum transfer is smaller is split for by its back end.
+pub const MIN_CHUNK_BYTES: u64 = 4 << 10;
+/// The largest chunk, so that one chunk's length always fits 32 bits with room to spare.
+pub const MAX_CHUNK_BYTES: u64 = 16 << 20;
+
+/// Drives in one pool. The label's drive table must fit one block.
+pub const MAX_DRIVES: usize = 32;
+/// Checkpoints in one pool; the catalogue of a full pool must fit its slot.
+pub const MAX_CHECKPOINTS: usize = 4096;
+/// Bytes of a checkpoint's name, UTF-8.
+pub const MAX_NAME_BYTES: usize = 128;
+/// Writers of one checkpoint.
+pub const MAX_PARTICIPANTS: u32 = 65_536;
+/// Shards of one segment.
+pub const MAX_SHARDS: usize = 1 << 20;
+/// Bytes of a shard's name, UTF-8.
+pub const MAX_SHARD_NAME_BYTES: usize = 1024;
+/// Bytes of a shard's dtype, ASCII.
+pub const MAX_DTYPE_BYTES: usize = 16;
+/// Dimensions of a shard.
+pub const MAX_SHARD_DIMENSIONS: usize = 16;
+/// Bytes of one segment: 2^48 chunks would not fit the location record.
+pub const MAX_SEGMENT_BYTES: u64 = 1 << 50;
+
+/// Root slots in one ring. A slot is rewritten only this many generations later, so a write that
+/// lands late, or a torn one, can only hurt a root that nobody needs any more.
+pub const ROOT_SLOTS: u64 = 64;
+/// Catalogue slots: the two newest generations are never written, so at least three are needed.
+pub const CATALOGUE_SLOTS: u64 = 4;
+
+const _: () = {
+    assert!(DEFAULT_CHUNK_BYTES.is_power_of_two() && DEFAULT_CHUNK_BYTES >= MIN_CHUNK_BYTES);
+    assert!(MIN_CHUNK_BYTES >= BLOCK_BYTES && MAX_CHUNK_BYTES >= DEFAULT_CHUNK_BYTES);
+    assert!(CATALOGUE_SLOTS >= 3 && ROOT_SLOTS > CATALOGUE_SLOTS);
+    assert!(MAX_DRIVES < u16::MAX as usize);
+    assert!(MAX_SEGMENT_BYTES / MIN_CHUNK_BYTES < 1 << 48);
+};

@@ -1,0 +1,225 @@
+//! A region: one mapping of huge pages in a memfd, shared with other processes by its descriptor.
+//!
+//! - Every page is touched when the region is made, so that no page fault, and no failure to find
+//!   a page, can happen later.
+//! - The size is sealed: nobody who gets the descriptor can truncate it under a running transfer.
+//! - The mapping lives as long as the last `Arc<Region>`; devices and sessions each hold one.
+
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::Error;
+use crate::limits::BLOCK_BYTES;
+use crate::units::round_up;
+
+/// The huge page size that the engine uses.
+pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// Which pages a region is made of. What was really used is told by [`Region::is_huge`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HugePages {
+    /// Huge pages or an error.
+    Required,
+    /// Huge pages, or ordinary ones when there are none; the caller says so to its user.
+    Preferred,
+    /// Ordinary pages.
+    Off,
+}
+
+/// One mapped region.
+pub struct Region {
+    id: u64,
+    memfd: OwnedFd,
+    base: NonNull<u8>,
+    len_bytes: u64,
+    huge: bool,
+}
+
+// SAFETY: the mapping is plain shared memory that lives until drop; every access to its bytes is an
+// unsafe operation elsewhere, with its own argument.
+unsafe impl Send for Region {}
+// SAFETY: as above; `&Region` only gives out addresses and immutable facts.
+unsafe impl Sync for Region {}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region")
+            .field("id", &self.id)
+            .field("len_bytes", &self.len_bytes)
+            .field("huge", &self.huge)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Region {
+    /// Maps at least `len_bytes` of zeroed memory, rounded up to whole huge pages (also where
+    /// ordinary pages are used, so that both kinds behave alike).
+    ///
+    /// # Errors
+    /// [`Error::Environment`] when huge pages are required and the kernel has too few; the text says
+    /// how to reserve them. [`Error::Os`] when memory cannot be had at all.
+    pub fn new(len_bytes: u64, pages: HugePages) -> Result<Region, Error> {
+        let Some(len_bytes) = round_up(len_bytes.max(1), HUGE_PAGE_BYTES) else {
+            return Err(Error::Usage(format!("a region of {len_bytes} bytes is too large")));
+        };
+        match pages {
+            HugePages::Off => Region::map(len_bytes, false),
+            HugePages::Required => Region::map(len_bytes, true).map_err(|error| {
+                Error::Environment(format!(
+                    "{} huge pages of 2 MiB are needed and cannot be had ({error}); \
+                     run `scripts/hugepages`, or `sysctl vm.nr_hugepages=N`, or ask for ordinary pages",
+                    len_bytes / HUGE_PAGE_BYTES,
+                ))
+            }),
+            HugePages::Preferred => {
+                Region::map(len_bytes, true).or_else(|_| Region::map(len_bytes, false))
+            }
+        }
+    }
+
+    fn map(len_bytes: u64, huge: bool) -> Result<Region, Error> {
+        const NAME: &CStr = c"stanchion";
+        let mut flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        if huge {
+            flags |= libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+        }
+        // SAFETY: the name is a valid C string; the call makes a new descriptor or fails.
+        let fd = unsafe { libc::memfd_create(NAME.as_ptr(), flags) };
+        if fd < 0 {
+            return Err(Error::last_os("memfd_create"));
+        }
+        // SAFETY: the descriptor was just made and belongs to nobody else.
+        let memfd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let length = libc::off_t::try_from(len_bytes)
+            .map_err(|_| Error::Usage(format!("a region of {len_bytes} bytes is too large")))?;
+        // SAFETY: plain call on a descriptor that we own.
+        if unsafe { libc::ftruncate(memfd.as_raw_fd(), length) } != 0 {
+            return Err(Error::last_os("ftruncate of a memfd"));
+        }
+        let size = usize::try_from(len_bytes)
+            .map_err(|_| Error::Usage(format!("a region of {len_bytes} bytes is too large")))?;
+        // MAP_POPULATE touches every page now. For huge pages mmap reserves them or fails, so no
+        // later access can end in SIGBUS.
+        // SAFETY: a new shared mapping of our own descriptor at an address that the kernel chooses.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                memfd.as_raw_fd(),
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(Error::last_os("mmap of a memfd"));
+        }
+        let Some(base) = NonNull::new(address.cast::<u8>()) else {
+            return Err(Error::Environment("mmap gave the null address".into()));
+        };
+        let region = Region { id: next_id(), memfd, base, len_bytes, huge };
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: plain call on a descriptor that we own.
+        if unsafe { libc::fcntl(region.memfd.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(Error::last_os("sealing a memfd"));
+        }
+        Ok(region)
+    }
+
+    /// A number that no other region of this process has or had.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The first byte, aligned to 2 MiB for huge pages and to 4 KiB otherwise.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Length; a multiple of [`HUGE_PAGE_BYTES`].
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// Whether it consists of huge pages.
+    pub fn is_huge(&self) -> bool {
+        self.huge
+    }
+
+    /// The descriptor, to share the region with another process.
+    pub fn memfd(&self) -> BorrowedFd<'_> {
+        self.memfd.as_fd()
+    }
+
+    /// The address of `offset_bytes`, if `len_bytes` from there lie within the region.
+    pub fn at(&self, offset_bytes: u64, len_bytes: u64) -> Option<NonNull<u8>> {
+        let end = offset_bytes.checked_add(len_bytes)?;
+        if end > self.len_bytes {
+            return None;
+        }
+        let offset = usize::try_from(offset_bytes).ok()?;
+        // SAFETY: offset <= len_bytes, so the result is inside the mapping or one past its end.
+        Some(unsafe { self.base.add(offset) })
+    }
+
+    /// Whether `len_bytes` from `address` lie within the region.
+    pub fn contains(&self, address: NonNull<u8>, len_bytes: u64) -> bool {
+        let Some(offset) = (address.as_ptr() as u64).checked_sub(self.base.as_ptr() as u64) else {
+            return false;
+        };
+        offset.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: `map` made this mapping with this length, and nobody holds the region any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len_bytes as usize) };
+    }
+}
+
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+const _: () = assert!(HUGE_PAGE_BYTES.is_multiple_of(BLOCK_BYTES));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinary_pages_are_zeroed_and_bounded() {
+        let region = Region::new(1, HugePages::Off).unwrap();
+        assert_eq!(region.len_bytes(), HUGE_PAGE_BYTES);
+        assert!(!region.is_huge());
+        let last = region.at(HUGE_PAGE_BYTES - 1, 1).unwrap();
+        // SAFETY: inside the mapping, and nobody else knows the region.
+        assert_eq!(unsafe { last.read() }, 0);
+        assert!(region.at(HUGE_PAGE_BYTES, 1).is_none());
+        assert!(region.at(u64::MAX, 2).is_none());
+        assert!(region.contains(region.base(), HUGE_PAGE_BYTES));
+        assert!(!region.contains(last, 2));
+    }
+
+    #[test]
+    fn the_size_is_sealed() {
+        let region = Region::new(1, HugePages::Off).unwrap();
+        // SAFETY: plain call; it must fail.
+        let result = unsafe { libc::ftruncate(region.memfd().as_raw_fd(), 0) };
+        assert_eq!(result, -1);
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM));
+    }
+
+    #[test]
+    fn too_many_huge_pages_is_an_error_that_says_what_to_do() {
+        let error = Region::new(1 << 46, HugePages::Required).unwrap_err();
+        assert!(error.to_string().contains("hugepages"), "{error}");
+    }
+}
