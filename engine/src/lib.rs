@@ -3,6 +3,8 @@
 pub mod device;
 pub mod drives;
 pub mod error;
+pub mod extent;
+pub mod format;
 pub mod limits;
 pub mod memory;
 pub mod units;

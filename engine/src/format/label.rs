@@ -1,0 +1,187 @@
+//! The label: says that a drive is ours, of which pool, with which other drives, and how it is laid
+//! out. Written when a pool is formatted; four copies of one block.
+//!
+//! | offset | size    | field                                                  |
+//! |--------|---------|--------------------------------------------------------|
+//! | 64     | 8       | epoch of the membership                                |
+//! | 72     | 8       | created, nanoseconds since 1970                        |
+//! | 80     | 8, 8, 8 | features: compatible, read-only compatible, incompatible |
+//! | 104    | 2       | index of this drive in the table                       |
+//! | 106    | 2       | drives in the table                                    |
+//! | 108    | 1       | copies of each chunk: 1                                |
+//! | 109    | 3       | zero                                                   |
+//! | 112    | 80      | the layout                                             |
+//! | 192    | 96 each | drives: uuid 16, capacity 8, length of the serial 1, zero 7, serial 64 |
+
+use uuid::Uuid;
+
+use super::codec::{Magic, PROLOGUE_BYTES, Reader, Writer, corrupt, newer};
+use super::layout::check_capacity;
+use super::{FormatError, Layout, MAJOR, MINOR};
+use crate::limits::{BLOCK_BYTES, MAX_DRIVES};
+use crate::units::DriveIndex;
+
+const MAGIC: Magic = *b"STNLABEL";
+
+/// Bytes of a drive's serial, UTF-8. NVMe has 20.
+pub const MAX_SERIAL_BYTES: usize = 64;
+
+/// Copies of each chunk. More than one will be an incompatible feature.
+pub(super) const COPIES: u8 = 1;
+
+const TABLE_AT: u64 = 192;
+const DRIVE_BYTES: u64 = 16 + 8 + 8 + MAX_SERIAL_BYTES as u64;
+const _: () = assert!(TABLE_AT + MAX_DRIVES as u64 * DRIVE_BYTES <= BLOCK_BYTES);
+
+/// What a pool uses beyond its version, one bit each. This version knows no feature.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Features {
+    /// A program that does not know one may read and write the pool.
+    pub compat: u64,
+    /// A program that does not know one may read the pool.
+    pub ro_compat: u64,
+    /// A program that does not know one must leave the pool alone.
+    pub incompat: u64,
+}
+
+impl Features {
+    /// Whether this program may write the pool: it knows every feature that writing takes.
+    pub fn writable(&self) -> Result<(), FormatError> {
+        if self.ro_compat == 0 {
+            return Ok(());
+        }
+        Err(newer(format!("{MAJOR}.{MINOR} with read-only features {:#x}", self.ro_compat)))
+    }
+}
+
+/// One drive of a pool, as it was when the pool was formatted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DriveEntry {
+    /// Given at format; the drive's name for good.
+    pub uuid: Uuid,
+    /// The drive's own serial, at most [`MAX_SERIAL_BYTES`].
+    pub serial: String,
+    /// Its capacity, which places what is counted from the end.
+    pub capacity_bytes: u64,
+}
+
+/// The label of one drive.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Label {
+    /// The pool.
+    pub pool: Uuid,
+    /// Raised whenever the drive table changes.
+    pub epoch: u64,
+    /// When the pool was formatted, nanoseconds since 1970.
+    pub created_unix_ns: u64,
+    /// What the pool uses beyond its version; default for a new pool.
+    pub features: Features,
+    /// Which of `drives` this drive is.
+    pub index: DriveIndex,
+    /// All drives of the pool.
+    pub drives: Vec<DriveEntry>,
+    /// Where everything lies.
+    pub layout: Layout,
+}
+
+impl Label {
+    /// The entry of the drive that carries this label.
+    pub fn drive(&self) -> &DriveEntry {
+        &self.drives[self.index.as_usize()]
+    }
+
+    /// What a reader would hold against this label.
+    pub fn check(&self) -> Result<(), String> {
+        if self.pool.is_nil() {
+            return Err("the pool has no uuid".into());
+        }
+        if self.drives.is_empty() || self.drives.len() > MAX_DRIVES {
+            return Err(format!("{} drives; a pool has 1 to {MAX_DRIVES}", self.drives.len()));
+        }
+        if self.index.as_usize() >= self.drives.len() {
+            return Err(format!("drive {} of {} drives", self.index, self.drives.len()));
+        }
+        for (i, drive) in self.drives.iter().enumerate() {
+            if drive.uuid.is_nil() || self.drives[..i].iter().any(|d| d.uuid == drive.uuid) {
+                return Err(format!("drive {i} has no uuid of its own"));
+            }
+            if drive.serial.len() > MAX_SERIAL_BYTES {
+                return Err(format!("a serial of {} bytes", drive.serial.len()));
+            }
+            check_capacity(drive.capacity_bytes)?;
+            if self.layout.data_slots(drive.capacity_bytes) == 0 {
+                return Err(format!("drive {i} has no room for data"));
+            }
+        }
+        Ok(())
+    }
+
+    /// One block, to be written at `offset_bytes`.
+    ///
+    /// # Panics
+    /// When [`Label::check`] fails: a label that no reader accepts must not be written.
+    pub fn encode(&self, offset_bytes: u64) -> Vec<u8> {
+        assert_eq!(self.check(), Ok(()), "an impossible label");
+        let mut writer = Writer::new(MAGIC, self.pool, BLOCK_BYTES);
+        writer.u64(self.epoch);
+        writer.u64(self.created_unix_ns);
+        writer.u64(self.features.compat);
+        writer.u64(self.features.ro_compat);
+        writer.u64(self.features.incompat);
+        writer.u16(self.index.0);
+        writer.u16(self.drives.len() as u16);
+        writer.u8(COPIES);
+        writer.zeros(3);
+        self.layout.encode(&mut writer);
+        debug_assert_eq!(writer.body().len() as u64 + PROLOGUE_BYTES, TABLE_AT);
+        for drive in &self.drives {
+            writer.uuid(drive.uuid);
+            writer.u64(drive.capacity_bytes);
+            writer.u8(drive.serial.len() as u8);
+            writer.zeros(7);
+            writer.put(drive.serial.as_bytes());
+            writer.zeros(MAX_SERIAL_BYTES - drive.serial.len());
+        }
+        writer.seal(offset_bytes).bytes
+    }
+
+    /// Reads one block that was read at `offset_bytes`.
+    pub fn decode(bytes: &[u8], offset_bytes: u64) -> Result<Label, FormatError> {
+        let mut reader = Reader::open(MAGIC, bytes, offset_bytes)?;
+        if bytes.len() as u64 != BLOCK_BYTES {
+            return Err(corrupt(format!("a label of {} bytes", bytes.len())));
+        }
+        let (epoch, created_unix_ns) = (reader.u64()?, reader.u64()?);
+        let features =
+            Features { compat: reader.u64()?, ro_compat: reader.u64()?, incompat: reader.u64()? };
+        if features.incompat != 0 {
+            return Err(newer(format!("{MAJOR}.{MINOR} with features {:#x}", features.incompat)));
+        }
+        let index = DriveIndex(reader.u16()?);
+        let count = reader.u16()?;
+        let copies = reader.u8()?;
+        if copies != COPIES {
+            return Err(corrupt(format!("{copies} copies of each chunk")));
+        }
+        reader.zeros(3)?;
+        let layout = Layout::decode(&mut reader)?;
+        let mut drives = Vec::with_capacity(reader.count(count.into(), DRIVE_BYTES)?);
+        for _ in 0..count {
+            drives.push(decode_drive(&mut reader)?);
+        }
+        let pool = reader.pool;
+        reader.finish()?;
+        let label = Label { pool, epoch, created_unix_ns, features, index, drives, layout };
+        label.check().map_err(FormatError::Corrupt)?;
+        Ok(label)
+    }
+}
+
+fn decode_drive(reader: &mut Reader<'_>) -> Result<DriveEntry, FormatError> {
+    let (uuid, capacity_bytes) = (reader.uuid()?, reader.u64()?);
+    let serial_bytes = usize::from(reader.u8()?);
+    reader.zeros(7)?;
+    let serial = reader.text(serial_bytes, MAX_SERIAL_BYTES)?;
+    reader.zeros(MAX_SERIAL_BYTES - serial_bytes)?;
+    Ok(DriveEntry { uuid, serial, capacity_bytes })
+}

@@ -1,0 +1,296 @@
+//! Where everything lies on a drive. The only place where an offset is made.
+//!
+//! ```text
+//! 0        1 MiB    2 MiB    3 MiB       4 MiB                                      end-3   end-2  end-1  end
+//! | zeros  | label  | label  | root ring | catalogue slots | metadata | data slots  | roots | label | label |
+//! ```
+//!
+//! Invariants:
+//! - Offsets are chained from constants and from three numbers: chunk size, checkpoints, metadata
+//!   blocks. The label stores those and the offsets; a reader accepts only a chain that agrees.
+//! - All but the data slots and what is counted from the end lies at the same offset on every drive.
+//! - `end` is the capacity in the label's drive table, rounded down to 1 MiB: a drive that later
+//!   shows more capacity keeps its layout.
+
+use super::codec::{PROLOGUE_BYTES, Reader, Writer, corrupt};
+use super::{FormatError, MetaExtent, catalogue};
+use crate::error::Error;
+use crate::limits::{
+    BLOCK_BYTES, CATALOGUE_SLOTS, MAX_CHECKPOINTS, MAX_CHUNK_BYTES, MAX_DRIVES, MIN_CHUNK_BYTES,
+    ROOT_SLOTS,
+};
+use crate::units::{Generation, is_block_aligned, round_down};
+
+const MIB: u64 = 1 << 20;
+
+/// The smallest drive of a pool: the largest chunk still finds a slot on it.
+pub const MIN_DRIVE_BYTES: u64 = 32 * MIB;
+/// The largest drive of a pool, so that sums over all drives stay far from overflow.
+pub const MAX_DRIVE_BYTES: u64 = 1 << 56;
+/// The fewest checkpoints that a pool has room for.
+pub const MIN_POOL_CHECKPOINTS: usize = 16;
+
+/// Regions at both ends are of this size, and the data area is aligned to it.
+const REGION_BYTES: u64 = MIB;
+const FRONT_LABELS: [u64; 2] = [REGION_BYTES, 2 * REGION_BYTES];
+/// Counted back from the end.
+const BACK_LABELS: [u64; 2] = [2 * REGION_BYTES, REGION_BYTES];
+
+/// From one root to the next. A drive may rewrite a whole preferred write unit when a block of it
+/// is written; no two roots share one, as long as it is not larger than this.
+pub const ROOT_STRIDE_BYTES: u64 = 16 << 10;
+/// Bytes of one root ring.
+pub const ROOT_ZONE_BYTES: u64 = ROOT_SLOTS * ROOT_STRIDE_BYTES;
+const ROOT_FRONT: u64 = FRONT_LABELS[1] + REGION_BYTES;
+/// Counted back from the end.
+const ROOT_BACK: u64 = BACK_LABELS[0] + ROOT_ZONE_BYTES;
+
+const CATALOGUE_AT: u64 = ROOT_FRONT + ROOT_ZONE_BYTES;
+
+/// One checkpoint of the catalogue per this much of the smallest drive, up to `MAX_CHECKPOINTS`.
+const DRIVE_BYTES_PER_CHECKPOINT: u64 = 2 * MIB;
+/// Metadata area per data chunk of the pool: a chunk record, and a quarter more for fragmentation
+/// and for tables that wait two generations to be freed.
+const META_BYTES_PER_CHUNK: u64 = 20;
+/// Metadata area per checkpoint, for manifests, shards and the rounding to blocks.
+const META_BYTES_PER_CHECKPOINT: u64 = 64 << 10;
+/// The metadata area is at most this part of the smallest drive.
+const META_SHARE: u64 = 8;
+
+const _: () = {
+    assert!(ROOT_ZONE_BYTES == REGION_BYTES && REGION_BYTES.is_multiple_of(BLOCK_BYTES));
+    assert!(ROOT_STRIDE_BYTES.is_multiple_of(BLOCK_BYTES));
+    // The smallest drive, with the largest metadata area it can get, has room for the largest chunk.
+    let catalogues = CATALOGUE_SLOTS * catalogue_slot_bytes_for(MIN_POOL_CHECKPOINTS as u64);
+    let before_data = CATALOGUE_AT + catalogues + MIN_DRIVE_BYTES / META_SHARE;
+    assert!(
+        before_data.next_multiple_of(REGION_BYTES) + MAX_CHUNK_BYTES <= MIN_DRIVE_BYTES - ROOT_BACK
+    );
+    assert!(MIN_DRIVE_BYTES / DRIVE_BYTES_PER_CHECKPOINT >= MIN_POOL_CHECKPOINTS as u64);
+    // A slot number fits the 48 bits of a location.
+    assert!(MAX_DRIVE_BYTES / MIN_CHUNK_BYTES < 1 << 48);
+};
+
+/// One of the two rings of roots on a drive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Zone {
+    /// Near the start; written first.
+    Front,
+    /// Near the end; written when every drive has the front copy.
+    Back,
+}
+
+/// Where everything lies, for all drives of one pool.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout {
+    chunk_bytes: u64,
+    max_checkpoints: u64,
+    meta_blocks: u64,
+    // Derived from the three above.
+    catalogue_slot_bytes: u64,
+    meta_offset: u64,
+    data_offset: u64,
+}
+
+impl Layout {
+    /// The layout of a new pool of drives with these capacities.
+    pub fn plan(capacities_bytes: &[u64], chunk_bytes: u64) -> Result<Layout, Error> {
+        check_chunk_bytes(chunk_bytes).map_err(Error::Usage)?;
+        if capacities_bytes.is_empty() || capacities_bytes.len() > MAX_DRIVES {
+            return Err(Error::Usage(format!(
+                "{} drives; a pool has 1 to {MAX_DRIVES}",
+                capacities_bytes.len()
+            )));
+        }
+        for capacity in capacities_bytes {
+            check_capacity(*capacity).map_err(Error::Usage)?;
+        }
+        let smallest = capacities_bytes.iter().copied().min().unwrap_or(0);
+        let chunks: u64 = capacities_bytes.iter().map(|c| end_of(*c) / chunk_bytes).sum();
+        let max_checkpoints = (smallest / DRIVE_BYTES_PER_CHECKPOINT).min(MAX_CHECKPOINTS as u64);
+        let wanted = chunks
+            .saturating_mul(META_BYTES_PER_CHUNK)
+            .saturating_add(max_checkpoints * META_BYTES_PER_CHECKPOINT);
+        let meta_blocks = wanted.min(smallest / META_SHARE) / BLOCK_BYTES;
+        Ok(Layout::chain(chunk_bytes, max_checkpoints, meta_blocks))
+    }
+
+    /// Chains the offsets. The arguments are in range.
+    fn chain(chunk_bytes: u64, max_checkpoints: u64, meta_blocks: u64) -> Layout {
+        let catalogue_slot_bytes = catalogue_slot_bytes_for(max_checkpoints);
+        let meta_offset = CATALOGUE_AT + CATALOGUE_SLOTS * catalogue_slot_bytes;
+        let meta_end = meta_offset + meta_blocks * BLOCK_BYTES;
+        Layout {
+            chunk_bytes,
+            max_checkpoints,
+            meta_blocks,
+            catalogue_slot_bytes,
+            meta_offset,
+            data_offset: meta_end.next_multiple_of(REGION_BYTES),
+        }
+    }
+
+    /// The four copies of the label on a drive of this capacity (at least [`MIN_DRIVE_BYTES`]).
+    pub fn label_offsets(capacity_bytes: u64) -> [u64; 4] {
+        let end = end_of(capacity_bytes);
+        let [back, last] = BACK_LABELS.map(|from_end| end.saturating_sub(from_end));
+        [FRONT_LABELS[0], FRONT_LABELS[1], back, last]
+    }
+
+    /// The copies that can be found before the capacity at format time is known.
+    pub fn front_label_offsets() -> [u64; 2] {
+        FRONT_LABELS
+    }
+
+    /// Where a ring of roots lies on a drive of this capacity: offset and length.
+    pub fn root_zone_range(&self, zone: Zone, capacity_bytes: u64) -> (u64, u64) {
+        let offset = match zone {
+            Zone::Front => ROOT_FRONT,
+            Zone::Back => end_of(capacity_bytes).saturating_sub(ROOT_BACK),
+        };
+        (offset, ROOT_ZONE_BYTES)
+    }
+
+    /// Where the root of a generation lies.
+    pub fn root_offset(&self, zone: Zone, generation: Generation, capacity_bytes: u64) -> u64 {
+        let (offset, _) = self.root_zone_range(zone, capacity_bytes);
+        offset + generation.0 % ROOT_SLOTS * ROOT_STRIDE_BYTES
+    }
+
+    /// Where the catalogue of a generation lies on every drive.
+    pub fn catalogue_offset(&self, generation: Generation) -> u64 {
+        CATALOGUE_AT + generation.0 % CATALOGUE_SLOTS * self.catalogue_slot_bytes
+    }
+
+    /// Bytes of one catalogue slot: the catalogue of `max_checkpoints` with the longest names fits.
+    pub fn catalogue_slot_bytes(&self) -> u64 {
+        self.catalogue_slot_bytes
+    }
+
+    /// Checkpoints that the pool has room for in its catalogue.
+    pub fn max_checkpoints(&self) -> usize {
+        self.max_checkpoints as usize
+    }
+
+    /// Where the metadata area starts on every drive.
+    pub fn meta_offset(&self) -> u64 {
+        self.meta_offset
+    }
+
+    /// Blocks of the metadata area.
+    pub fn meta_blocks(&self) -> u64 {
+        self.meta_blocks
+    }
+
+    /// Where a block of the metadata area lies. `block` is below [`Layout::meta_blocks`].
+    pub fn meta_block_offset(&self, block: u64) -> u64 {
+        self.meta_offset.saturating_add(block.saturating_mul(BLOCK_BYTES))
+    }
+
+    /// The blocks of the metadata area that an extent takes: first and count. `None` when any part
+    /// of it lies elsewhere.
+    pub fn meta_blocks_of(&self, extent: &MetaExtent) -> Option<(u64, u64)> {
+        let into = extent.offset_bytes.checked_sub(self.meta_offset)?;
+        let (first, count) = (into / BLOCK_BYTES, extent.blocks());
+        let fits = is_block_aligned(into)
+            && count > 0
+            && first.checked_add(count).is_some_and(|end| end <= self.meta_blocks);
+        fits.then_some((first, count))
+    }
+
+    /// Bytes of a chunk.
+    pub fn chunk_bytes(&self) -> u64 {
+        self.chunk_bytes
+    }
+
+    /// Chunk slots of a drive of this capacity.
+    pub fn data_slots(&self, capacity_bytes: u64) -> u64 {
+        let data_end = end_of(capacity_bytes).saturating_sub(ROOT_BACK);
+        data_end.saturating_sub(self.data_offset) / self.chunk_bytes
+    }
+
+    /// Where a chunk slot lies. `slot` is below [`Layout::data_slots`]; one far beyond gives an
+    /// offset that no drive has.
+    pub fn slot_offset(&self, slot: u64) -> u64 {
+        self.data_offset.saturating_add(slot.saturating_mul(self.chunk_bytes))
+    }
+
+    pub(super) fn encode(&self, writer: &mut Writer) {
+        writer.u64(self.chunk_bytes);
+        writer.u32(ROOT_SLOTS as u32);
+        writer.u32(ROOT_STRIDE_BYTES as u32);
+        writer.u64(ROOT_FRONT);
+        writer.u64(ROOT_BACK);
+        writer.u32(CATALOGUE_SLOTS as u32);
+        writer.u32(self.max_checkpoints as u32);
+        writer.u64(CATALOGUE_AT);
+        writer.u64(self.catalogue_slot_bytes);
+        writer.u64(self.meta_offset);
+        writer.u64(self.meta_blocks);
+        writer.u64(self.data_offset);
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Layout, FormatError> {
+        let chunk_bytes = reader.u64()?;
+        check_chunk_bytes(chunk_bytes).map_err(FormatError::Corrupt)?;
+        let roots = (reader.u32()?, reader.u32()?, reader.u64()?, reader.u64()?);
+        let catalogue_slots = reader.u32()?;
+        let max_checkpoints = reader.u32()?;
+        let stored = (reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?);
+        let (catalogue_at, catalogue_slot_bytes, meta_offset, meta_blocks, data_offset) = stored;
+
+        let known = (MIN_POOL_CHECKPOINTS..=MAX_CHECKPOINTS).contains(&(max_checkpoints as usize))
+            && (1..=MAX_DRIVE_BYTES / BLOCK_BYTES).contains(&meta_blocks);
+        if !known {
+            return Err(corrupt(format!(
+                "a layout of {max_checkpoints} checkpoints and {meta_blocks} metadata blocks"
+            )));
+        }
+        let layout = Layout::chain(chunk_bytes, u64::from(max_checkpoints), meta_blocks);
+        let agrees = roots == (ROOT_SLOTS as u32, ROOT_STRIDE_BYTES as u32, ROOT_FRONT, ROOT_BACK)
+            && (u64::from(catalogue_slots), catalogue_at) == (CATALOGUE_SLOTS, CATALOGUE_AT)
+            && (catalogue_slot_bytes, meta_offset, data_offset)
+                == (layout.catalogue_slot_bytes, layout.meta_offset, layout.data_offset);
+        if !agrees {
+            return Err(corrupt("the regions of the layout do not follow from its sizes"));
+        }
+        Ok(layout)
+    }
+}
+
+/// The end of the layout on a drive of this capacity.
+fn end_of(capacity_bytes: u64) -> u64 {
+    round_down(capacity_bytes, REGION_BYTES)
+}
+
+const fn catalogue_slot_bytes_for(max_checkpoints: u64) -> u64 {
+    let most =
+        PROLOGUE_BYTES + catalogue::HEADER_BYTES + max_checkpoints * catalogue::MAX_ENTRY_BYTES;
+    most.next_multiple_of(BLOCK_BYTES)
+}
+
+/// The drive can be one of a pool.
+pub(super) fn check_capacity(capacity_bytes: u64) -> Result<(), String> {
+    if capacity_bytes < MIN_DRIVE_BYTES {
+        return Err(format!(
+            "a drive of {capacity_bytes} bytes is too small: the smallest allowed has {MIN_DRIVE_BYTES} bytes ({} MiB)",
+            MIN_DRIVE_BYTES / MIB
+        ));
+    }
+    if capacity_bytes > MAX_DRIVE_BYTES {
+        return Err(format!(
+            "a drive of {capacity_bytes} bytes is too large: the largest allowed has {MAX_DRIVE_BYTES} bytes"
+        ));
+    }
+    Ok(())
+}
+
+fn check_chunk_bytes(chunk_bytes: u64) -> Result<(), String> {
+    let known = (MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&chunk_bytes);
+    if known && chunk_bytes.is_power_of_two() {
+        return Ok(());
+    }
+    Err(format!(
+        "a chunk of {chunk_bytes} bytes: it must be a power of two from {MIN_CHUNK_BYTES} to {MAX_CHUNK_BYTES}"
+    ))
+}

@@ -1,0 +1,320 @@
+//! The segment table: where the chunks of one participant's segment lie, their checksums, and the
+//! shards that the segment is made of.
+//!
+//! | offset | size    | field                                                       |
+//! |--------|---------|-------------------------------------------------------------|
+//! | 64     | 16      | id of the checkpoint                                        |
+//! | 80     | 8       | length of the segment                                       |
+//! | 88     | 8       | bytes of a chunk                                            |
+//! | 96     | 8       | chunks                                                      |
+//! | 104    | 4       | participant                                                 |
+//! | 108    | 4       | shards                                                      |
+//! | 112    | 1       | copies c of each chunk: 1                                   |
+//! | 113    | 15      | zero                                                        |
+//! | 128    | 8 + 8 c | chunks: CRC-64 8, locations 8 each                          |
+//! |        |         | shards: offset 8, length 8, length of the name 2, length of the dtype 1, dimensions 1, zero 4, shape 8 each, name, dtype |
+//!
+//! A location has the slot in its low 48 bits and the drive in its high 16. A second copy would
+//! follow as a second location of the same record.
+
+use uuid::Uuid;
+
+use super::codec::{Magic, PROLOGUE_BYTES, Reader, Writer, corrupt};
+use super::label::{COPIES, DriveEntry};
+use super::{Encoded, FormatError, Layout, MAX_META_OBJECT_BYTES, MetaExtent};
+use crate::limits::{
+    MAX_CHUNK_BYTES, MAX_DTYPE_BYTES, MAX_PARTICIPANTS, MAX_SEGMENT_BYTES, MAX_SHARD_DIMENSIONS,
+    MAX_SHARD_NAME_BYTES, MAX_SHARDS, MIN_CHUNK_BYTES,
+};
+use crate::units::{DriveIndex, Location};
+
+const MAGIC: Magic = *b"STN SEGM";
+
+const HEADER_BYTES: u64 = 64;
+const CHUNK_BYTES: u64 = 8 + 8 * COPIES as u64;
+const SHARD_BYTES: u64 = 24;
+const SLOT_BITS: u32 = 48;
+
+const _: () = {
+    let most_chunks = MAX_SEGMENT_BYTES / MIN_CHUNK_BYTES * CHUNK_BYTES;
+    let longest_shard =
+        SHARD_BYTES as usize + 8 * MAX_SHARD_DIMENSIONS + MAX_SHARD_NAME_BYTES + MAX_DTYPE_BYTES;
+    let most = PROLOGUE_BYTES + HEADER_BYTES + most_chunks + (MAX_SHARDS * longest_shard) as u64;
+    assert!(most <= MAX_META_OBJECT_BYTES);
+    assert!(MAX_DTYPE_BYTES <= u8::MAX as usize && MAX_SHARD_DIMENSIONS <= u8::MAX as usize);
+    assert!(MAX_SHARD_NAME_BYTES <= u16::MAX as usize);
+};
+
+/// A named range of a segment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shard {
+    /// Its name, unique in the segment.
+    pub name: String,
+    /// Where it starts in the segment.
+    pub offset_bytes: u64,
+    /// Its length.
+    pub length_bytes: u64,
+    /// Type of its elements, ASCII; empty when it is not a tensor.
+    pub dtype: String,
+    /// Its dimensions; empty for a scalar, or when it is not a tensor.
+    pub shape: Vec<u64>,
+}
+
+impl Shard {
+    fn encoded_bytes(&self) -> u64 {
+        SHARD_BYTES + (8 * self.shape.len() + self.name.len() + self.dtype.len()) as u64
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.name.is_empty() || self.name.len() > MAX_SHARD_NAME_BYTES {
+            return Err(format!(
+                "a shard's name of {} bytes; 1 to {MAX_SHARD_NAME_BYTES} are allowed",
+                self.name.len()
+            ));
+        }
+        if self.dtype.len() > MAX_DTYPE_BYTES || !self.dtype.is_ascii() {
+            return Err(format!(
+                "shard {}: dtype {:?} is not ASCII of at most {MAX_DTYPE_BYTES} bytes",
+                self.name, self.dtype
+            ));
+        }
+        if self.shape.len() > MAX_SHARD_DIMENSIONS {
+            return Err(format!(
+                "shard {}: {} dimensions; at most {MAX_SHARD_DIMENSIONS} are allowed",
+                self.name,
+                self.shape.len()
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Brings shards into the order that a table keeps them in.
+pub fn sort_shards(shards: &mut [Shard]) {
+    shards.sort_by_key(|s| (s.offset_bytes, s.length_bytes));
+}
+
+/// Whether these are the shards of a segment of this length: inside it, ascending, without overlap,
+/// each name once. Gaps are allowed, and so are empty shards between others.
+pub fn check_shards(shards: &[Shard], length_bytes: u64) -> Result<(), String> {
+    if shards.len() > MAX_SHARDS {
+        return Err(format!("{} shards; at most {MAX_SHARDS} are allowed", shards.len()));
+    }
+    let mut free_from = 0;
+    for shard in shards {
+        shard.check()?;
+        let end = shard.offset_bytes.checked_add(shard.length_bytes);
+        let end = end.filter(|end| *end <= length_bytes).ok_or_else(|| {
+            format!("shard {} reaches beyond the segment's {length_bytes} bytes", shard.name)
+        })?;
+        if shard.offset_bytes < free_from {
+            return Err(format!("shard {} overlaps the one before it", shard.name));
+        }
+        free_from = end;
+    }
+    let mut names: Vec<&str> = shards.iter().map(|s| s.name.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(format!("two shards have the name {}", pair[0])),
+        None => Ok(()),
+    }
+}
+
+/// One chunk: what it must contain and where it lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChunkRecord {
+    /// [`super::crc64`] of its real bytes.
+    pub crc64: u64,
+    /// Where it lies.
+    pub location: Location,
+}
+
+/// Where one participant's segment lies.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SegmentTable {
+    /// The pool.
+    pub pool: Uuid,
+    /// The id of the checkpoint.
+    pub checkpoint: Uuid,
+    /// The participant, from 0.
+    pub participant: u32,
+    /// Length of the segment.
+    pub length_bytes: u64,
+    /// Bytes of a chunk; the last one may be shorter.
+    pub chunk_bytes: u64,
+    /// Ascending by offset ([`sort_shards`]).
+    pub shards: Vec<Shard>,
+    /// In the order of the segment's bytes.
+    pub chunks: Vec<ChunkRecord>,
+}
+
+impl SegmentTable {
+    /// What a reader would hold against this table.
+    pub fn check(&self) -> Result<(), String> {
+        let chunk_known = (MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&self.chunk_bytes)
+            && self.chunk_bytes.is_power_of_two();
+        if !chunk_known {
+            return Err(format!("a chunk of {} bytes", self.chunk_bytes));
+        }
+        if self.length_bytes > MAX_SEGMENT_BYTES {
+            return Err(format!("a segment of {} bytes", self.length_bytes));
+        }
+        if self.participant >= MAX_PARTICIPANTS {
+            return Err(format!("participant {}", self.participant));
+        }
+        if self.chunks.len() as u64 != self.length_bytes.div_ceil(self.chunk_bytes) {
+            return Err(format!("{} chunks for {} bytes", self.chunks.len(), self.length_bytes));
+        }
+        if let Some(chunk) = self.chunks.iter().find(|c| c.location.slot >> SLOT_BITS != 0) {
+            return Err(format!("slot {}", chunk.location.slot));
+        }
+        check_shards(&self.shards, self.length_bytes)
+    }
+
+    /// Bytes of the encoding, without the padding to whole blocks; known before the content is.
+    /// `chunk_bytes` is that of the pool.
+    pub fn encoded_bytes(length_bytes: u64, chunk_bytes: u64, shards: &[Shard]) -> u64 {
+        PROLOGUE_BYTES
+            + HEADER_BYTES
+            + length_bytes.div_ceil(chunk_bytes) * CHUNK_BYTES
+            + shards.iter().map(Shard::encoded_bytes).sum::<u64>()
+    }
+
+    /// The bytes for every drive, to be written at `offset_bytes` in the metadata area.
+    ///
+    /// # Panics
+    /// When [`SegmentTable::check`] fails: what no reader accepts must not be committed.
+    pub fn encode(&self, offset_bytes: u64) -> Encoded {
+        assert_eq!(self.check(), Ok(()), "an impossible segment table");
+        let len_bytes = Self::encoded_bytes(self.length_bytes, self.chunk_bytes, &self.shards);
+        let mut writer = Writer::new(MAGIC, self.pool, len_bytes);
+        writer.uuid(self.checkpoint);
+        writer.u64(self.length_bytes);
+        writer.u64(self.chunk_bytes);
+        writer.u64(self.chunks.len() as u64);
+        writer.u32(self.participant);
+        writer.u32(self.shards.len() as u32);
+        writer.u8(COPIES);
+        writer.zeros(15);
+        for chunk in &self.chunks {
+            let Location { drive, slot } = chunk.location;
+            writer.u64(chunk.crc64);
+            writer.u64(u64::from(drive.0) << SLOT_BITS | slot);
+        }
+        for shard in &self.shards {
+            encode_shard(shard, &mut writer);
+        }
+        let encoded = writer.seal(offset_bytes);
+        debug_assert_eq!(encoded.extent.len_bytes, len_bytes);
+        encoded
+    }
+
+    /// Reads the blocks of `extent`.
+    pub fn decode(
+        bytes: &[u8],
+        extent: &MetaExtent,
+        pool: Uuid,
+        checkpoint: Uuid,
+        participant: u32,
+    ) -> Result<SegmentTable, FormatError> {
+        let mut reader = Reader::open_named(MAGIC, bytes, extent, pool)?;
+        let found = reader.uuid()?;
+        let (length_bytes, chunk_bytes) = (reader.u64()?, reader.u64()?);
+        let chunk_count = reader.u64()?;
+        let found_participant = reader.u32()?;
+        if (found, found_participant) != (checkpoint, participant) {
+            return Err(corrupt(format!(
+                "of checkpoint {found}, participant {found_participant}, where {checkpoint}, {participant} is named"
+            )));
+        }
+        let shard_count = reader.u32()?;
+        let copies = reader.u8()?;
+        if copies != COPIES {
+            return Err(corrupt(format!("{copies} copies of each chunk")));
+        }
+        reader.zeros(15)?;
+        let mut chunks = Vec::with_capacity(reader.count(chunk_count, CHUNK_BYTES)?);
+        for _ in 0..chunk_count {
+            let (crc64, location) = (reader.u64()?, reader.u64()?);
+            let drive = DriveIndex((location >> SLOT_BITS) as u16);
+            let slot = location & ((1 << SLOT_BITS) - 1);
+            chunks.push(ChunkRecord { crc64, location: Location { drive, slot } });
+        }
+        let mut shards = Vec::with_capacity(reader.count(shard_count.into(), SHARD_BYTES)?);
+        for _ in 0..shard_count {
+            shards.push(decode_shard(&mut reader)?);
+        }
+        reader.finish()?;
+        let table = SegmentTable {
+            pool,
+            checkpoint,
+            participant,
+            length_bytes,
+            chunk_bytes,
+            shards,
+            chunks,
+        };
+        table.check().map_err(FormatError::Corrupt)?;
+        Ok(table)
+    }
+
+    /// Whether it fits the pool: its chunks have the pool's size and lie in slots that the drives
+    /// have. Until then its locations must not be used.
+    pub fn validate(&self, layout: &Layout, drives: &[DriveEntry]) -> Result<(), FormatError> {
+        if self.chunk_bytes != layout.chunk_bytes() {
+            return Err(corrupt(format!(
+                "chunks of {} bytes in a pool of {}",
+                self.chunk_bytes,
+                layout.chunk_bytes()
+            )));
+        }
+        let slots: Vec<u64> = drives.iter().map(|d| layout.data_slots(d.capacity_bytes)).collect();
+        let lost = self.chunks.iter().position(|chunk| {
+            let Location { drive, slot } = chunk.location;
+            slots.get(drive.as_usize()).is_none_or(|slots| slot >= *slots)
+        });
+        match lost {
+            Some(i) => Err(corrupt(format!(
+                "chunk {i} lies in slot {} of drive {}, which the pool does not have",
+                self.chunks[i].location.slot, self.chunks[i].location.drive
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// The shard that has this byte of the segment.
+    pub fn shard_at(&self, offset_bytes: u64) -> Option<&Shard> {
+        let after = self.shards.partition_point(|s| s.offset_bytes <= offset_bytes);
+        let shard = self.shards[..after].last()?;
+        (offset_bytes - shard.offset_bytes < shard.length_bytes).then_some(shard)
+    }
+}
+
+fn encode_shard(shard: &Shard, writer: &mut Writer) {
+    writer.u64(shard.offset_bytes);
+    writer.u64(shard.length_bytes);
+    writer.u16(shard.name.len() as u16);
+    writer.u8(shard.dtype.len() as u8);
+    writer.u8(shard.shape.len() as u8);
+    writer.zeros(4);
+    for dimension in &shard.shape {
+        writer.u64(*dimension);
+    }
+    writer.put(shard.name.as_bytes());
+    writer.put(shard.dtype.as_bytes());
+}
+
+fn decode_shard(reader: &mut Reader<'_>) -> Result<Shard, FormatError> {
+    let (offset_bytes, length_bytes) = (reader.u64()?, reader.u64()?);
+    let name_bytes = usize::from(reader.u16()?);
+    let dtype_bytes = usize::from(reader.u8()?);
+    let dimensions = reader.u8()?;
+    reader.zeros(4)?;
+    let mut shape = Vec::with_capacity(reader.count(dimensions.into(), 8)?);
+    for _ in 0..dimensions {
+        shape.push(reader.u64()?);
+    }
+    let name = reader.text(name_bytes, MAX_SHARD_NAME_BYTES)?;
+    let dtype = reader.text(dtype_bytes, MAX_DTYPE_BYTES)?;
+    Ok(Shard { name, offset_bytes, length_bytes, dtype, shape })
+}
