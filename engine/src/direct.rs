@@ -259,3 +259,6 @@ impl Drives for DirectDrives {
 const _: () = {
     assert!((SLOT_BYTES as u64).is_multiple_of(BLOCK_BYTES) && SLOT_BYTES <= u32::MAX as usize);
 };
+
+#[cfg(test)]
+mod tests;
