@@ -1,6 +1,7 @@
 //! The Stanchion engine. See ARCHITECTURE.md for the path of the bytes and who owns what when.
 
 pub mod device;
+pub mod direct;
 pub mod drives;
 pub mod error;
 pub mod extent;

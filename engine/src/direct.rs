@@ -1,0 +1,264 @@
+//! [`Drives`] on the calling thread: submits to the devices and polls them until the batch is done.
+//! For format, recovery and the simulator; while a pool is open, the reactors have the devices.
+//!
+//! - Bytes go through an arena of fixed slots, taken once. A command is cut into pieces of at most
+//!   one slot and the drive's largest transfer; never is more in flight than there are slots.
+//! - A slot belongs to the device from `submit` to its completion, and to this file otherwise. The
+//!   caller's slices are only touched here, never by a device.
+//! - `run` returns with nothing in flight. It has no deadline of its own: the back ends time out,
+//!   and every accepted command completes.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::{ptr, thread};
+
+use crate::device::{Command, Completion, Device, DmaSlice, DriveFacts, Operation, SubmitError};
+use crate::drives::{DriveCommand, Drives};
+use crate::error::{Error, IoError};
+use crate::limits::{BLOCK_BYTES, MAX_DRIVES};
+use crate::memory::{HugePages, Region};
+use crate::units::{is_block_aligned, round_down};
+
+/// The largest piece of a command.
+const SLOT_BYTES: usize = 256 << 10;
+/// One for each drive of the largest pool, so that a batch with one command a drive runs at once.
+const SLOTS: usize = MAX_DRIVES;
+const ARENA_BYTES: u64 = (SLOT_BYTES * SLOTS) as u64;
+const COMPLETIONS_PER_POLL: usize = 16;
+
+/// Drives that are driven by whoever calls [`Drives::run`].
+pub struct DirectDrives {
+    devices: Vec<Box<dyn Device>>,
+    facts: Vec<DriveFacts>,
+    arena: Arc<Region>,
+    /// What each slot does; a slot's number is the tag of its command.
+    slots: Vec<Option<Piece>>,
+    free_slots: Vec<usize>,
+}
+
+/// A part of a command, in flight.
+#[derive(Clone, Copy)]
+struct Piece {
+    drive: usize,
+    /// Place in the batch.
+    command: usize,
+    /// Place in the command's bytes.
+    start: usize,
+    len: usize,
+}
+
+/// How far the submission of a batch has come on one drive.
+#[derive(Clone, Copy, Default)]
+struct Cursor {
+    command: usize,
+    start: usize,
+}
+
+impl DirectDrives {
+    /// Takes devices, in the order of their drive index, and 8 MiB of memory that is registered
+    /// with each of them.
+    ///
+    /// # Errors
+    /// When the memory cannot be had or a device cannot use it; [`Error::Usage`] when there are too
+    /// many devices, or one accepts less than a block at a time.
+    pub fn new(mut devices: Vec<Box<dyn Device>>, pages: HugePages) -> Result<DirectDrives, Error> {
+        if devices.len() > MAX_DRIVES {
+            return Err(Error::Usage(format!("{} drives; at most {MAX_DRIVES}", devices.len())));
+        }
+        let arena = Arc::new(Region::new(ARENA_BYTES, pages)?);
+        for device in &mut devices {
+            let facts = device.facts();
+            if facts.max_transfer_bytes < BLOCK_BYTES {
+                return Err(Error::Usage(format!(
+                    "drive {} ({}): moves at most {} bytes at a time; {BLOCK_BYTES} are needed",
+                    facts.address, facts.serial, facts.max_transfer_bytes,
+                )));
+            }
+            device.register(&arena)?;
+        }
+        let facts = devices.iter().map(|device| device.facts().clone()).collect();
+        let free_slots = (0..SLOTS).rev().collect();
+        Ok(DirectDrives { devices, facts, arena, slots: vec![None; SLOTS], free_slots })
+    }
+
+    /// Gives the devices back.
+    pub fn into_devices(mut self) -> Vec<Box<dyn Device>> {
+        for device in &mut self.devices {
+            device.unregister(&self.arena);
+        }
+        self.devices
+    }
+
+    fn slot_memory(&self, slot: usize, len: usize) -> DmaSlice {
+        let address = self.arena.at((slot * SLOT_BYTES) as u64, len as u64);
+        DmaSlice {
+            address: address.expect("the arena holds every slot"),
+            len_bytes: len as u32, // at most SLOT_BYTES
+        }
+    }
+
+    /// Submits one more piece of the batch to `drive`, and says whether it got on: false when the
+    /// drive has no more to do, or nothing free to do it with.
+    fn advance(
+        &mut self,
+        drive: usize,
+        cursor: &mut Cursor,
+        batch: &[DriveCommand<'_>],
+        results: &mut [Result<(), IoError>],
+    ) -> bool {
+        // Skip what is for other drives, has failed, or is done. Zero bytes are done at once.
+        let (command, len) = loop {
+            let Some(command) = batch.get(cursor.command) else { return false };
+            let left = match command {
+                DriveCommand::Read { into, .. } => into.len() - cursor.start,
+                DriveCommand::Write { data, .. } => data.len() - cursor.start,
+                DriveCommand::Flush { .. } => usize::from(cursor.start == 0),
+            };
+            let is_mine = command.drive().as_usize() == drive;
+            if is_mine && left > 0 && results[cursor.command].is_ok() {
+                break (command, left);
+            }
+            *cursor = Cursor { command: cursor.command + 1, start: 0 };
+        };
+        let Some(&slot) = self.free_slots.last() else { return false };
+        let largest = round_down(self.facts[drive].max_transfer_bytes, BLOCK_BYTES);
+        let len = len.min(SLOT_BYTES).min(usize::try_from(largest).unwrap_or(usize::MAX));
+        let (operation, memory) = match command {
+            DriveCommand::Read { .. } => (Operation::Read, self.slot_memory(slot, len)),
+            DriveCommand::Write { data, durable, .. } => {
+                let memory = self.slot_memory(slot, len);
+                let bytes = &data[cursor.start..][..len];
+                // SAFETY: a free slot is touched by nobody else and holds SLOT_BYTES >= len bytes.
+                unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), memory.address.as_ptr(), len) };
+                (if *durable { Operation::WriteDurable } else { Operation::Write }, memory)
+            }
+            DriveCommand::Flush { .. } => (Operation::Flush, DmaSlice::EMPTY),
+        };
+        let offset_bytes = match operation {
+            Operation::Flush => 0,
+            _ => command.offset_bytes() + cursor.start as u64, // `check` excluded an overflow
+        };
+        let submitted = Command { operation, offset_bytes, memory, tag: slot as u64 };
+        // SAFETY: the slot's memory lives as long as the arena, which each device holds, and is
+        // left alone until the completion frees the slot.
+        match unsafe { self.devices[drive].submit(submitted) } {
+            Ok(()) => {
+                self.free_slots.pop();
+                let start = cursor.start;
+                self.slots[slot] = Some(Piece { drive, command: cursor.command, start, len });
+                cursor.start += len;
+                true
+            }
+            Err(SubmitError::Full) => false,
+            Err(SubmitError::Failed(error)) => {
+                results[cursor.command] = Err(error);
+                true
+            }
+        }
+    }
+
+    /// Takes what has completed on `drive`, and says how many that were.
+    fn collect(
+        &mut self,
+        drive: usize,
+        batch: &mut [DriveCommand<'_>],
+        results: &mut [Result<(), IoError>],
+    ) -> usize {
+        let mut completions = [Completion { tag: 0, status: Ok(()) }; COMPLETIONS_PER_POLL];
+        let count = self.devices[drive].poll(&mut completions);
+        for completion in &completions[..count] {
+            let slot = usize::try_from(completion.tag).unwrap_or(usize::MAX);
+            let Some(piece) = self.slots.get_mut(slot).and_then(Option::take) else {
+                debug_assert!(false, "a completion for a command that was not submitted");
+                continue;
+            };
+            debug_assert_eq!(piece.drive, drive);
+            match (completion.status, &mut batch[piece.command]) {
+                (Err(error), _) => {
+                    let result = &mut results[piece.command];
+                    *result = result.and(Err(error));
+                }
+                (Ok(()), DriveCommand::Read { into, .. }) => {
+                    let memory = self.slot_memory(slot, piece.len);
+                    let into = &mut into[piece.start..][..piece.len];
+                    // SAFETY: the command has completed, so the slot is ours again.
+                    unsafe {
+                        ptr::copy_nonoverlapping(
+                            memory.address.as_ptr(),
+                            into.as_mut_ptr(),
+                            piece.len,
+                        );
+                    }
+                }
+                (Ok(()), _) => {}
+            }
+            self.free_slots.push(slot);
+        }
+        count
+    }
+
+    /// What can be said of a command before it is submitted.
+    fn check(&self, command: &DriveCommand<'_>) -> Result<(), IoError> {
+        let len_bytes = match command {
+            DriveCommand::Read { into, .. } => into.len() as u64,
+            DriveCommand::Write { data, .. } => data.len() as u64,
+            DriveCommand::Flush { .. } => 0,
+        };
+        let facts = self.facts.get(command.drive().as_usize()).ok_or(IoError::Os(libc::ENODEV))?;
+        if !is_block_aligned(command.offset_bytes()) || !is_block_aligned(len_bytes) {
+            return Err(IoError::Os(libc::EINVAL));
+        }
+        match command.offset_bytes().checked_add(len_bytes) {
+            Some(end) if end <= facts.capacity_bytes => Ok(()),
+            _ => Err(IoError::Os(libc::ENXIO)),
+        }
+    }
+}
+
+impl Drives for DirectDrives {
+    fn facts(&self) -> &[DriveFacts] {
+        &self.facts
+    }
+
+    /// A command of several pieces has the status of the first piece that was seen to fail; pieces
+    /// that were not submitted by then are not submitted at all. A drive index that does not exist
+    /// is ENODEV, a place or length that is not whole blocks EINVAL, one beyond the end ENXIO.
+    fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), IoError>> {
+        let mut results: Vec<_> = batch.iter().map(|command| self.check(command)).collect();
+        let mut cursors = [Cursor::default(); MAX_DRIVES];
+        let may_sleep = self.facts.iter().any(|facts| facts.interrupt_driven);
+        loop {
+            let mut progress = false;
+            // One piece a drive in turn, so that no drive takes all the slots.
+            loop {
+                let mut submitted = false;
+                for (drive, cursor) in (0..self.devices.len()).zip(&mut cursors) {
+                    submitted |= self.advance(drive, cursor, batch, &mut results);
+                }
+                progress |= submitted;
+                if !submitted {
+                    break;
+                }
+            }
+            for drive in 0..self.devices.len() {
+                progress |= self.collect(drive, batch, &mut results) > 0;
+            }
+            let all_submitted =
+                cursors[..self.devices.len()].iter().all(|cursor| cursor.command >= batch.len());
+            if all_submitted && self.free_slots.len() == SLOTS {
+                return results;
+            }
+            if !progress && may_sleep {
+                thread::yield_now();
+            }
+        }
+    }
+}
+
+const _: () = {
+    assert!((SLOT_BYTES as u64).is_multiple_of(BLOCK_BYTES) && SLOT_BYTES <= u32::MAX as usize);
+};
+
+#[cfg(test)]
+mod tests;
