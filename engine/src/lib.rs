@@ -5,6 +5,7 @@ pub mod drives;
 pub mod error;
 pub mod limits;
 pub mod memory;
+pub mod ring;
 pub mod units;
 
 pub use error::{Damage, Error, ErrorKind, IoError};
