@@ -8,6 +8,7 @@ pub mod extent;
 pub mod format;
 pub mod limits;
 pub mod memory;
+pub mod ring;
 pub mod units;
 
 pub use error::{Damage, Error, ErrorKind, IoError};

@@ -9,7 +9,9 @@
 
 use std::ffi::CStr;
 use std::fmt;
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -82,6 +84,39 @@ impl Region {
         }
     }
 
+    /// Maps at least `len_bytes` of zeroed memory in ordinary pages, rounded up to whole blocks:
+    /// for small things that no device touches, such as rings.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the memory cannot be had.
+    pub fn ordinary(len_bytes: u64) -> Result<Region, Error> {
+        let Some(len_bytes) = round_up(len_bytes.max(1), BLOCK_BYTES) else {
+            return Err(Error::Usage(format!("a region of {len_bytes} bytes is too large")));
+        };
+        Region::map(len_bytes, false)
+    }
+
+    /// Maps the whole region that another process made, from the descriptor that it sent.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] when the descriptor is no memfd whose size is sealed: its owner could
+    /// shorten it, and the next access here would end in SIGBUS. [`Error::Os`] when it cannot be
+    /// mapped.
+    pub fn from_memfd(memfd: OwnedFd) -> Result<Region, Error> {
+        // SAFETY: plain call on a descriptor that we own.
+        let seals = unsafe { libc::fcntl(memfd.as_raw_fd(), libc::F_GET_SEALS) };
+        let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+        if seals < 0 || seals & needed != needed {
+            return Err(Error::Environment(
+                "the descriptor is not shared memory of a sealed size; use the one that the engine sent"
+                    .into(),
+            ));
+        }
+        let file = File::from(memfd);
+        let facts = file.metadata().map_err(|error| Error::os("fstat of a memfd", error))?;
+        Region::map_memfd(file.into(), facts.len(), facts.blksize() == HUGE_PAGE_BYTES)
+    }
+
     fn map(len_bytes: u64, huge: bool) -> Result<Region, Error> {
         const NAME: &CStr = c"stanchion";
         let mut flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
@@ -101,6 +136,17 @@ impl Region {
         if unsafe { libc::ftruncate(memfd.as_raw_fd(), length) } != 0 {
             return Err(Error::last_os("ftruncate of a memfd"));
         }
+        let region = Region::map_memfd(memfd, len_bytes, huge)?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: plain call on a descriptor that we own.
+        if unsafe { libc::fcntl(region.memfd.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(Error::last_os("sealing a memfd"));
+        }
+        Ok(region)
+    }
+
+    /// Maps all of a memfd that has `len_bytes`.
+    fn map_memfd(memfd: OwnedFd, len_bytes: u64, huge: bool) -> Result<Region, Error> {
         let size = usize::try_from(len_bytes)
             .map_err(|_| Error::Usage(format!("a region of {len_bytes} bytes is too large")))?;
         // MAP_POPULATE touches every page now. For huge pages mmap reserves them or fails, so no
@@ -122,13 +168,7 @@ impl Region {
         let Some(base) = NonNull::new(address.cast::<u8>()) else {
             return Err(Error::Environment("mmap gave the null address".into()));
         };
-        let region = Region { id: next_id(), memfd, base, len_bytes, huge };
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: plain call on a descriptor that we own.
-        if unsafe { libc::fcntl(region.memfd.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
-            return Err(Error::last_os("sealing a memfd"));
-        }
-        Ok(region)
+        Ok(Region { id: next_id(), memfd, base, len_bytes, huge })
     }
 
     /// A number that no other region of this process has or had.
@@ -141,7 +181,7 @@ impl Region {
         self.base
     }
 
-    /// Length; a multiple of [`HUGE_PAGE_BYTES`].
+    /// Length; a multiple of [`HUGE_PAGE_BYTES`], or of a block for ordinary regions.
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
@@ -178,7 +218,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: `map` made this mapping with this length, and nobody holds the region any more.
+        // SAFETY: `map_memfd` made this mapping with this length, and nobody holds the region any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len_bytes as usize) };
     }
 }
@@ -215,6 +255,34 @@ mod tests {
         let result = unsafe { libc::ftruncate(region.memfd().as_raw_fd(), 0) };
         assert_eq!(result, -1);
         assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM));
+    }
+
+    #[test]
+    fn a_region_is_shared_by_its_descriptor() {
+        let ours = Region::ordinary(5000).unwrap();
+        assert_eq!(ours.len_bytes(), 8192);
+        let theirs = Region::from_memfd(ours.memfd().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(theirs.len_bytes(), 8192);
+        assert!(!theirs.is_huge());
+        // SAFETY: both mappings are 8192 bytes long, and only this thread knows them.
+        let seen = unsafe {
+            ours.base().add(8191).write(7);
+            theirs.base().add(8191).read()
+        };
+        assert_eq!(seen, 7);
+    }
+
+    #[test]
+    fn a_descriptor_that_can_be_shortened_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8192).unwrap();
+        assert!(matches!(Region::from_memfd(file.into()), Err(Error::Environment(_))));
+        // SAFETY: a valid C string; the call makes a new descriptor or fails.
+        let fd = unsafe { libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING) };
+        assert!(fd >= 0);
+        // SAFETY: the descriptor was just made and belongs to nobody else.
+        let memfd = unsafe { OwnedFd::from_raw_fd(fd) };
+        assert!(matches!(Region::from_memfd(memfd), Err(Error::Environment(_))));
     }
 
     #[test]

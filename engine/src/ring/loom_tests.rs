@@ -1,0 +1,164 @@
+//! Every interleaving and every allowed memory order of the two ends, on rings small enough to
+//! wrap within a test. Run with:
+//! `RUSTFLAGS="--cfg loom" cargo test -p stanchion-engine --release --lib ring::loom`
+
+use ::loom::model::Builder;
+use ::loom::thread;
+
+use super::{Client, CompleteEntry, Engine, RingSizes, RingState, SubmitEntry, pair_from};
+
+/// Indices wrap in the middle of each test.
+const START: u32 = u32::MAX;
+
+/// At most three preemptions an execution: what is known of such races needs no more, and the
+/// tests end within minutes.
+fn check(test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(test);
+}
+
+fn small() -> (Client, Engine) {
+    pair_from(RingSizes::with_complete(1, 1).unwrap(), START).unwrap()
+}
+
+fn request(number: u64) -> SubmitEntry {
+    SubmitEntry { checkpoint: !number, ..SubmitEntry::commit(0, number) }
+}
+
+fn serve(engine: &mut Engine) -> (u64, bool) {
+    let mut done = 0;
+    while let Some(entry) = engine.take().unwrap() {
+        assert_eq!(entry, request(entry.user_data), "a torn or stale request");
+        engine.complete(CompleteEntry::success(entry.user_data, entry.user_data, entry.checkpoint));
+        done += 1;
+    }
+    (done, engine.publish())
+}
+
+/// Entries are seen whole, in order and once, on a ring of one entry each way.
+#[test]
+fn entries_are_whole_and_in_order() {
+    check(|| {
+        const COUNT: u64 = 2;
+        let (mut client, mut engine) = small();
+        let reactor = thread::spawn(move || {
+            let mut done = 0;
+            while done < COUNT {
+                let (served, signal) = serve(&mut engine);
+                assert!(!signal, "nobody sleeps here");
+                done += served;
+                thread::yield_now();
+            }
+            engine
+        });
+        let mut submitted = 0;
+        let mut received = 0;
+        while received < COUNT {
+            if submitted < COUNT {
+                let outcome = client.submit(&[request(submitted)]);
+                assert!(!outcome.wake_engine, "nobody sleeps here");
+                submitted += outcome.accepted as u64;
+            }
+            let mut out = [CompleteEntry::default()];
+            if client.peek(&mut out) == 1 {
+                assert_eq!(out[0], CompleteEntry::success(received, received, !received));
+                received += 1;
+            }
+            thread::yield_now();
+        }
+        assert_eq!(client.outstanding(), 0);
+        let engine = reactor.join().unwrap();
+        assert_eq!(client.state(), RingState::Open);
+        drop(engine);
+        assert_eq!(client.state(), RingState::Closed);
+    });
+}
+
+/// Two requests in one batch are seen together or not at all.
+#[test]
+fn a_batch_is_seen_whole() {
+    check(|| {
+        let sizes = RingSizes::with_complete(2, 2).unwrap();
+        let (mut client, mut engine) = pair_from(sizes, START).unwrap();
+        let reactor = thread::spawn(move || {
+            let first = engine.take().unwrap();
+            if let Some(first) = first {
+                assert_eq!(first, request(0));
+                assert_eq!(engine.take().unwrap(), Some(request(1)));
+            }
+        });
+        assert_eq!(client.submit(&[request(0), request(1), request(2)]).accepted, 2);
+        reactor.join().unwrap();
+    });
+}
+
+/// The engine sleeps with no timeout: loom reports a deadlock if a wake-up is ever lost.
+#[test]
+fn the_engine_is_woken() {
+    check(|| {
+        const COUNT: u64 = 2;
+        let (mut client, mut engine) = small();
+        let reactor = thread::spawn(move || {
+            let mut done = 0;
+            while done < COUNT {
+                done += serve(&mut engine).0;
+                if done < COUNT && !engine.prepare_sleep() {
+                    thread::park();
+                    engine.finish_sleep();
+                }
+            }
+        });
+        let mut submitted = 0;
+        while submitted < COUNT {
+            let outcome = client.submit(&[request(submitted)]);
+            submitted += outcome.accepted as u64;
+            if outcome.wake_engine {
+                reactor.thread().unpark();
+            }
+            let mut out = [CompleteEntry::default()];
+            if client.peek(&mut out) == 0 {
+                thread::yield_now();
+            }
+        }
+        reactor.join().unwrap();
+    });
+}
+
+/// Both ends sleep with no timeout.
+#[test]
+fn both_ends_are_woken() {
+    check(|| {
+        let (mut client, mut engine) = small();
+        let trainer = thread::current();
+        let reactor = thread::spawn(move || {
+            loop {
+                let (done, signal) = serve(&mut engine);
+                if signal {
+                    trainer.unpark();
+                }
+                if done != 0 {
+                    return engine;
+                }
+                if !engine.prepare_sleep() {
+                    thread::park();
+                    engine.finish_sleep();
+                }
+            }
+        });
+        let outcome = client.submit(&[request(0)]);
+        assert_eq!(outcome.accepted, 1);
+        if outcome.wake_engine {
+            reactor.thread().unpark();
+        }
+        let mut out = [CompleteEntry::default()];
+        while client.peek(&mut out) == 0 {
+            if !client.prepare_wait() {
+                thread::park();
+                client.finish_wait();
+            }
+        }
+        assert_eq!(out[0], CompleteEntry::success(0, 0, !0));
+        drop(reactor.join().unwrap());
+    });
+}

@@ -1,0 +1,64 @@
+//! The ring between one trainer thread and one reactor: 64-byte requests one way, 32-byte
+//! completions the other, in a memfd, with the same layout in one process and across two.
+//!
+//! - One writer per index. Each end keeps its own index and its last sight of the other's in private
+//!   memory; what lies in shared memory is a hint that is checked before it is used.
+//! - The engine copies a request once, word by word, and never looks at the shared one again.
+//! - An index that jumps poisons the ring for good: the session ends, and nobody else is touched.
+//! - A completion slot is reserved when a request is taken, so a completion always has room.
+//! - The client never has more requests outstanding than there are completion slots. So the engine
+//!   never finds the completion ring full, unless the client breaks this rule; then only it stalls.
+//! - Nothing here makes a system call, allocates (after creation), locks or waits.
+//!
+//! # Sleeping
+//!
+//! Either end may sleep, and the other end is told, by a return value, when it must be woken; how
+//! is the caller's business (unpark, eventfd). No wake-up is lost, because of two fences:
+//!
+//! | sleeper (`prepare_sleep`, `prepare_wait`) | publisher (`submit`, `publish`) |
+//! |---|---|
+//! | sleeping = 1 | index = new |
+//! | SeqCst fence | SeqCst fence |
+//! | read index: new, do not sleep | read sleeping: 1, wake |
+//!
+//! Whichever fence comes first in their single order, the other side's read sees the store before
+//! it: at least one of the two reads tells. The publisher that finds 1 swaps it for 0, so that one
+//! sleep costs one wake; whoever swaps must wake. A wake may come for a sleep that is over already,
+//! so sleepers look again in a loop. The loom tests check this exhaustively.
+//!
+//! A client that waits for room in the submit ring waits for completions: it has some outstanding,
+//! or there would be room.
+
+mod atomic;
+mod client;
+pub mod codes;
+mod engine;
+mod entry;
+mod layout;
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use client::{Client, SubmitOutcome};
+pub use engine::{Engine, Poisoned};
+pub use entry::{CompleteEntry, Opcode, RejectCode, Request, SubmitEntry, Transfer};
+pub use layout::{MAX_COMPLETE_ENTRIES, MAX_SUBMIT_ENTRIES, RingSizes, RingState};
+
+use std::sync::Arc;
+
+use crate::error::Error;
+
+/// Both ends of a new ring in this process.
+///
+/// # Errors
+/// When the memory cannot be had.
+pub fn pair(sizes: RingSizes) -> Result<(Client, Engine), Error> {
+    pair_from(sizes, 0)
+}
+
+/// Both ends, with every index starting at `start`: tests start just below the wrap.
+fn pair_from(sizes: RingSizes, start: u32) -> Result<(Client, Engine), Error> {
+    let mapping = Arc::new(layout::Mapping::create(sizes, start)?);
+    Ok((Client::new(Arc::clone(&mapping), start), Engine::new(mapping, start)))
+}
