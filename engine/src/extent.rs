@@ -87,6 +87,25 @@ impl ExtentMap {
         Ok(())
     }
 
+    /// Forgets everything: all units are free. The next search starts where it would have.
+    pub fn clear(&mut self) {
+        let cursor = self.cursor;
+        *self = ExtentMap::new(self.len);
+        self.cursor = cursor;
+    }
+
+    /// Uses whichever of `count` units from `start` exist and are not used yet: more than one
+    /// manifest may name a unit.
+    pub fn cover(&mut self, start: u64, count: u64) {
+        let end = start.saturating_add(count).min(self.len);
+        let mut from = start;
+        while let Some(free) = self.next_free(from).filter(|free| *free < end) {
+            let until = self.next_used(free).min(end);
+            self.set(free, until - free);
+            from = until;
+        }
+    }
+
     /// Releases `count` units from `start`, all of which must be used.
     pub fn release(&mut self, start: u64, count: u64) -> Result<(), NotUsed> {
         if count == 0 {

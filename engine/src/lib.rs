@@ -1,14 +1,25 @@
 //! The Stanchion engine. See ARCHITECTURE.md for the path of the bytes and who owns what when.
 
+mod checksum;
+mod commit;
 pub mod device;
 pub mod direct;
 pub mod drives;
 pub mod error;
 pub mod extent;
 pub mod format;
+mod idle;
 pub mod limits;
 pub mod memory;
+mod metadata;
+mod name;
+mod placement;
+mod reactor;
+mod recover;
 pub mod ring;
+mod state;
 pub mod units;
 
 pub use error::{Damage, Error, ErrorKind, IoError};
+pub use name::{CheckpointName, check_base_name};
+pub use state::CheckpointSpec;

@@ -10,6 +10,8 @@
 //! - A completed write is durable only after a later [`Operation::Flush`] that was submitted after
 //!   that completion, or if it was itself a [`Operation::WriteDurable`].
 
+pub(crate) mod queue;
+pub(crate) mod remote;
 pub mod sim;
 
 use std::ptr::NonNull;

@@ -2,8 +2,17 @@
 
 mod arena;
 mod region;
+mod span;
 mod table;
 
 pub use arena::{Arena, Buffer, BufferUsage};
 pub use region::{HUGE_PAGE_BYTES, HugePages, Region};
+pub use span::Span;
 pub use table::{BufferTable, Registration};
+
+/// Sets how late the kernel may end this thread's sleeps. Failure only makes them later.
+#[allow(unsafe_code)]
+pub(crate) fn set_timer_slack_ns(slack_ns: u64) {
+    // SAFETY: plain call with integers; it touches only this thread's own setting.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack_ns) };
+}

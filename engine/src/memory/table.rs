@@ -40,6 +40,11 @@ impl Registration {
         &self.region
     }
 
+    /// Where in the region it starts; block aligned.
+    pub fn offset_bytes(&self) -> u64 {
+        self.offset_bytes
+    }
+
     /// Length of the buffer.
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes

@@ -32,6 +32,8 @@ pub const POISONED: i64 = -4098;
 pub const REMOVED: i64 = -4099;
 /// The drive, or the file that stands for it, is shorter than it was.
 pub const SHORT: i64 = -4100;
+/// A commit before every byte of the segment was written; aux counts the missing chunks.
+pub const INCOMPLETE: i64 = -4101;
 
 /// The lowest errno; what lies below is ours.
 const LOWEST_ERRNO: i64 = -4095;
@@ -53,6 +55,7 @@ pub fn describe(code: i64) -> &'static str {
         POISONED => "the pool refuses writes after a failed flush or root write; open it again",
         REMOVED => "the drive is gone",
         SHORT => "the drive is shorter than it was",
+        INCOMPLETE => "the segment has chunks that were not written",
         LOWEST_ERRNO..0 => "an operating-system error",
         _ => "an unknown code of a newer engine",
     }
@@ -79,7 +82,7 @@ mod tests {
     fn every_code_has_its_own_words() {
         let all = [
             INVALID, BAD_HANDLE, RANGE, EXISTS, IO, NO_SPACE, CANCELED, BUSY, NO_MEMORY, CHECKSUM,
-            POISONED, REMOVED, SHORT,
+            POISONED, REMOVED, SHORT, INCOMPLETE,
         ];
         let mut words: Vec<_> = all.iter().map(|&code| describe(code)).collect();
         words.extend([describe(1), describe(-1), describe(i64::MIN)]);

@@ -1,0 +1,155 @@
+//! Checksums of data chunks: CRC-64/NVME, computed by helper threads.
+//!
+//! Never on a reactor, which must keep polling, and never on the trainer's thread, which must keep
+//! training. A helper polls while the engine is busy and parks when it has been idle for a while,
+//! so that handing it a job costs a reactor no system call while operations flow.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use crossbeam::queue::ArrayQueue;
+use crossbeam::sync::{Parker, Unparker};
+
+use crate::error::Error;
+use crate::format::crc64;
+use crate::idle::{Idle, Pause};
+use crate::memory::Span;
+use crate::reactor::fabric::Done;
+
+/// One chunk to look at.
+pub(crate) struct ChecksumJob {
+    /// Whole blocks.
+    pub(crate) span: Span,
+    /// How many of them are data; the rest is padding.
+    pub(crate) data_bytes: u32,
+    /// Where the answer goes.
+    pub(crate) reply: Arc<ArrayQueue<Done>>,
+    /// Comes back in the answer.
+    pub(crate) token: u64,
+}
+
+/// The helper threads and their queue.
+pub(crate) struct ChecksumHelpers {
+    queue: Arc<ArrayQueue<ChecksumJob>>,
+    unparkers: Vec<Unparker>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What a reactor holds of the helpers.
+#[derive(Clone)]
+pub(crate) struct ChecksumQueue {
+    queue: Arc<ArrayQueue<ChecksumJob>>,
+    unparkers: Vec<Unparker>,
+}
+
+impl ChecksumQueue {
+    /// Hands a job over. The queue holds as many jobs as all reactors may have chunks in flight, so
+    /// it cannot be full.
+    pub(crate) fn push(&self, job: ChecksumJob) {
+        let pushed = self.queue.push(job);
+        assert!(pushed.is_ok(), "more checksum jobs than chunks in flight");
+        for unparker in &self.unparkers {
+            unparker.unpark();
+        }
+    }
+}
+
+impl ChecksumHelpers {
+    /// Starts `threads` helpers that hold at most `capacity` jobs.
+    pub(crate) fn start(threads: usize, capacity: usize) -> Result<ChecksumHelpers, Error> {
+        let queue = Arc::new(ArrayQueue::new(capacity));
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut helpers =
+            ChecksumHelpers { queue, unparkers: Vec::new(), stop, threads: Vec::new() };
+        for number in 0..threads {
+            let parker = Parker::new();
+            helpers.unparkers.push(parker.unparker().clone());
+            let (queue, stop) = (Arc::clone(&helpers.queue), Arc::clone(&helpers.stop));
+            let thread = std::thread::Builder::new()
+                .name(format!("stn-checksum-{number}"))
+                .spawn(move || work(&queue, &stop, &parker))
+                .map_err(|e| Error::os("starting a checksum thread", e))?;
+            helpers.threads.push(thread);
+        }
+        Ok(helpers)
+    }
+
+    pub(crate) fn queue(&self) -> ChecksumQueue {
+        ChecksumQueue { queue: Arc::clone(&self.queue), unparkers: self.unparkers.clone() }
+    }
+}
+
+impl Drop for ChecksumHelpers {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        for unparker in &self.unparkers {
+            unparker.unpark();
+        }
+        for thread in self.threads.drain(..) {
+            // A helper that panicked has told so on standard error; there is nothing to add.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(queue: &ArrayQueue<ChecksumJob>, stop: &AtomicBool, parker: &Parker) {
+    crate::idle::shorten_timer_slack();
+    let mut idle = Idle::helper();
+    loop {
+        if let Some(job) = queue.pop() {
+            idle.reset();
+            let (data, padding) = job.span.bytes().split_at(job.data_bytes as usize);
+            let done = Done::Checksum {
+                token: job.token,
+                crc64: crc64(data),
+                padding_is_zero: padding.iter().all(|byte| *byte == 0),
+            };
+            // The span goes before the answer: after the answer its buffer may be freed.
+            drop(job.span);
+            let mut answer = Err(done);
+            while let Err(done) = answer {
+                answer = job.reply.push(done);
+            }
+            continue;
+        }
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        match idle.next(false) {
+            Pause::Spin => std::hint::spin_loop(),
+            Pause::Nap(time) => std::thread::sleep(time),
+            Pause::Park(time) => parker.park_timeout(time),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{HugePages, Region};
+
+    #[test]
+    fn helpers_answer_every_job() {
+        let region = Arc::new(Region::new(1, HugePages::Off).unwrap());
+        let helpers = ChecksumHelpers::start(2, 64).unwrap();
+        let replies = Arc::new(ArrayQueue::new(64));
+        for token in 0..64 {
+            let span = Span::new(&region, token * 4096, 4096).unwrap();
+            span.fill_from(&[token as u8; 4096]);
+            let reply = Arc::clone(&replies);
+            helpers.queue().push(ChecksumJob { span, data_bytes: 4000, reply, token });
+        }
+        let mut seen = 0;
+        while seen < 64 {
+            let Some(done) = replies.pop() else { continue };
+            let Done::Checksum { token, crc64: found, padding_is_zero } = done else {
+                panic!("not a checksum")
+            };
+            assert_eq!(found, crc64(&[token as u8; 4000]));
+            assert_eq!(padding_is_zero, token == 0);
+            seen += 1;
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! One drive's queue inside a reactor: what waits for the drive, and what the drive is working on.
+//!
+//! - The slot of a command keeps the command's span until its completion has been taken: memory in
+//!   flight belongs to this queue, whatever becomes of whoever asked.
+//! - The device is dropped before the slots, and a device's `drop` waits for its commands.
+//! - Nothing here allocates after construction.
+
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::device::{Command, Completion, Device, DmaSlice, DriveFacts, Operation, SubmitError};
+use crate::error::{Error, IoError};
+use crate::memory::{Region, Span};
+
+/// A request to a drive, and what to give back with its end.
+#[derive(Debug)]
+pub(crate) struct DriveRequest<T> {
+    pub(crate) operation: Operation,
+    pub(crate) offset_bytes: u64,
+    /// None for a flush.
+    pub(crate) span: Option<Span>,
+    pub(crate) reply: T,
+}
+
+/// The queue. Fields are dropped in this order: see the module's second invariant.
+pub(crate) struct DriveQueue<T> {
+    device: Box<dyn Device>,
+    slots: Vec<Option<DriveRequest<T>>>,
+    free: Vec<u32>,
+    waiting: VecDeque<DriveRequest<T>>,
+    waiting_limit: usize,
+    completions: Vec<Completion>,
+    regions: Vec<Arc<Region>>,
+}
+
+impl<T> DriveQueue<T> {
+    /// A queue over `device` that lets at most `depth` commands into the drive (never more than it
+    /// takes) and at most `waiting_limit` wait before it.
+    pub(crate) fn new(device: Box<dyn Device>, depth: u32, waiting_limit: usize) -> DriveQueue<T> {
+        let depth = depth.clamp(1, device.facts().queue_depth.max(1));
+        let idle = Completion { tag: 0, status: Ok(()) };
+        DriveQueue {
+            device,
+            slots: (0..depth).map(|_| None).collect(),
+            free: (0..depth).rev().collect(),
+            waiting: VecDeque::with_capacity(waiting_limit),
+            waiting_limit,
+            completions: vec![idle; depth as usize],
+            regions: Vec::with_capacity(64),
+        }
+    }
+
+    pub(crate) fn facts(&self) -> &DriveFacts {
+        self.device.facts()
+    }
+
+    /// Makes a region usable in requests.
+    pub(crate) fn register(&mut self, region: &Arc<Region>) -> Result<(), Error> {
+        if !self.regions.iter().any(|known| known.id() == region.id()) {
+            self.device.register(region)?;
+            self.regions.push(Arc::clone(region));
+        }
+        Ok(())
+    }
+
+    /// Forgets a region that no request names any more.
+    pub(crate) fn unregister(&mut self, region: &Arc<Region>) {
+        self.regions.retain(|known| known.id() != region.id());
+        self.device.unregister(region);
+    }
+
+    /// Takes a request in.
+    ///
+    /// # Panics
+    /// When more wait than the reactor's credits allow, or the span's region was not registered:
+    /// both are faults of the caller's arithmetic, and going on would be worse.
+    pub(crate) fn push(&mut self, request: DriveRequest<T>) {
+        assert!(self.waiting.len() < self.waiting_limit, "more requests than credits");
+        if let Some(span) = &request.span {
+            let id = span.region().id();
+            assert!(self.regions.iter().any(|known| known.id() == id), "region not registered");
+        }
+        self.waiting.push_back(request);
+    }
+
+    /// Requests that have not ended.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.waiting.len() + (self.slots.len() - self.free.len())
+    }
+
+    /// Whether the drive works on something.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.free.len() < self.slots.len()
+    }
+
+    /// Hands waiting requests to the drive and takes completions from it; `ended` gets the reply of
+    /// each request that ended. Says whether anything happened.
+    pub(crate) fn tick(&mut self, mut ended: impl FnMut(T, Result<(), IoError>)) -> bool {
+        let mut progress = false;
+        while let Some(&slot) = self.free.last() {
+            let Some(request) = self.waiting.pop_front() else { break };
+            let command = Command {
+                operation: request.operation,
+                offset_bytes: request.offset_bytes,
+                memory: request.span.as_ref().map_or(DmaSlice::EMPTY, Span::as_dma),
+                tag: u64::from(slot),
+            };
+            // SAFETY: the memory is a span of a registered region (checked by `push`), and the slot
+            // below holds that span until the completion was taken or the device was dropped.
+            match unsafe { self.device.submit(command) } {
+                Ok(()) => {
+                    self.free.pop();
+                    self.slots[slot as usize] = Some(request);
+                    progress = true;
+                }
+                Err(SubmitError::Full) => {
+                    self.waiting.push_front(request);
+                    break;
+                }
+                Err(SubmitError::Failed(error)) => {
+                    progress = true;
+                    ended(request.reply, Err(error));
+                }
+            }
+        }
+        let count = self.device.poll(&mut self.completions);
+        for completion in &self.completions[..count] {
+            let slot = completion.tag as u32;
+            let request = self.slots.get_mut(slot as usize).and_then(Option::take);
+            let Some(request) = request else {
+                panic!("drive {}: a completion nobody waits for", self.device.facts().serial)
+            };
+            self.free.push(slot);
+            ended(request.reply, completion.status);
+        }
+        progress || count > 0
+    }
+}

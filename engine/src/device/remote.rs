@@ -1,0 +1,105 @@
+//! A drive that a reactor owns, as a `Device` for the keeper: commands go through the reactor's
+//! inbox. So the keeper runs the same metadata code that format and recovery run on real devices.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use crossbeam::queue::ArrayQueue;
+
+use crate::device::queue::DriveRequest;
+use crate::device::{Command, Completion, Device, DriveFacts, Operation, SubmitError};
+use crate::error::{Error, IoError};
+use crate::memory::{Region, Span};
+use crate::reactor::control::Control;
+use crate::reactor::fabric::{Done, Fabric, Reply};
+use crate::units::DriveIndex;
+
+/// One drive behind its reactor.
+pub(crate) struct RemoteDrive {
+    drive: DriveIndex,
+    facts: DriveFacts,
+    fabric: Arc<Fabric>,
+    /// Our place in `Fabric::done`, and the queue there.
+    reply_to: u16,
+    done: Arc<ArrayQueue<Done>>,
+    regions: Vec<Arc<Region>>,
+    in_flight: u32,
+}
+
+impl RemoteDrive {
+    pub(crate) fn new(drive: DriveIndex, mut facts: DriveFacts, fabric: Arc<Fabric>) -> RemoteDrive {
+        let reply_to = fabric.reactors.len() as u16 + drive.0;
+        let done = Arc::clone(&fabric.done[usize::from(reply_to)]);
+        // The reactor polls; whoever waits here may leave it the core.
+        facts.interrupt_driven = true;
+        RemoteDrive { drive, facts, fabric, reply_to, done, regions: Vec::new(), in_flight: 0 }
+    }
+
+    fn tell_reactor(&self, message: Control) {
+        let route = self.fabric.routes[self.drive.as_usize()];
+        let end = &self.fabric.reactors[usize::from(route.reactor)];
+        end.control.push(message);
+        end.unparker.unpark();
+    }
+}
+
+impl Device for RemoteDrive {
+    fn facts(&self) -> &DriveFacts {
+        &self.facts
+    }
+
+    fn register(&mut self, region: &Arc<Region>) -> Result<(), Error> {
+        let (answer, result) = crossbeam::channel::bounded(1);
+        self.tell_reactor(Control::Register { region: Arc::clone(region), answer });
+        result.recv().map_err(|_| Error::Closed("the pool"))??;
+        self.regions.push(Arc::clone(region));
+        Ok(())
+    }
+
+    fn unregister(&mut self, region: &Arc<Region>) {
+        self.regions.retain(|known| known.id() != region.id());
+        let (answer, result) = crossbeam::channel::bounded(1);
+        self.tell_reactor(Control::Unregister { region: Arc::clone(region), answer });
+        // A reactor that is gone has forgotten the region.
+        let _ = result.recv();
+    }
+
+    unsafe fn submit(&mut self, command: Command) -> Result<(), SubmitError> {
+        let span = if command.operation == Operation::Flush {
+            None
+        } else {
+            let memory = command.memory;
+            let span = self.regions.iter().find_map(|region| {
+                let start = memory.address.as_ptr() as u64;
+                let offset = start.checked_sub(region.base().as_ptr() as u64)?;
+                Span::new(region, offset, memory.len_bytes)
+            });
+            Some(span.ok_or(SubmitError::Failed(IoError::Os(libc::EFAULT)))?)
+        };
+        let request = DriveRequest {
+            operation: command.operation,
+            offset_bytes: command.offset_bytes,
+            span,
+            reply: Reply { to: self.reply_to, token: command.tag },
+        };
+        self.fabric.send(self.drive, request);
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        let mut count = 0;
+        for completion in completions {
+            let Some(Done::Io { token, status }) = self.done.pop() else { break };
+            *completion = Completion { tag: token, status };
+            count += 1;
+        }
+        self.in_flight -= count as u32;
+        count
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+}

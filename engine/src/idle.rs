@@ -1,0 +1,106 @@
+//! What a polling thread does when it finds nothing to do: spin, then nap, then park.
+//!
+//! Spinning keeps latency low while operations flow and makes no system call. Napping bounds what
+//! a short pause costs. Parking ends the use of the core until somebody wakes the thread.
+
+use std::time::{Duration, Instant};
+
+/// What to do now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pause {
+    /// Look again at once.
+    Spin,
+    /// Sleep so long, then look again.
+    Nap(Duration),
+    /// Wait to be woken, at most so long.
+    Park(Duration),
+}
+
+/// The longest park: drives must be tended even when nothing flows (keep-alive, timeouts).
+pub(crate) const MAX_PARK: Duration = Duration::from_millis(50);
+
+/// Counts how long nothing happened.
+pub(crate) struct Idle {
+    since: Option<Instant>,
+    spins: u32,
+    spin_time: Duration,
+    park_after: Duration,
+    nap: Duration,
+}
+
+impl Idle {
+    /// For a reactor: spins for a millisecond after the last work.
+    pub(crate) fn reactor() -> Idle {
+        Idle::new(Duration::from_millis(1), Duration::from_millis(20), Duration::from_micros(50))
+    }
+
+    /// For a checksum helper: chunks come every few hundred microseconds, so it naps early.
+    pub(crate) fn helper() -> Idle {
+        Idle::new(Duration::from_micros(20), Duration::from_millis(20), Duration::from_micros(50))
+    }
+
+    /// For the keeper while a checkpoint is open: it waits for commits without being woken.
+    pub(crate) fn keeper() -> Idle {
+        Idle::new(Duration::from_micros(5), Duration::MAX, Duration::from_micros(100))
+    }
+
+    /// For a trainer that waits for completions.
+    pub(crate) fn waiter() -> Idle {
+        Idle::new(Duration::from_micros(50), Duration::from_micros(50), Duration::ZERO)
+    }
+
+    fn new(spin_time: Duration, park_after: Duration, nap: Duration) -> Idle {
+        Idle { since: None, spins: 0, spin_time, park_after, nap }
+    }
+
+    /// There was work.
+    pub(crate) fn reset(&mut self) {
+        self.since = None;
+        self.spins = 0;
+    }
+
+    /// There was none. `keep_spinning`: a device is working for us and only polling finds out when
+    /// it is done.
+    pub(crate) fn next(&mut self, keep_spinning: bool) -> Pause {
+        // Reading the clock costs more than looking at the queues: once in a while is enough.
+        self.spins = self.spins.wrapping_add(1);
+        if keep_spinning || (self.since.is_some() && !self.spins.is_multiple_of(32)) {
+            return Pause::Spin;
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let idle = since.elapsed();
+        if idle < self.spin_time {
+            return Pause::Spin;
+        }
+        // From here on each look is followed by a pause, so the clock is read each time.
+        self.spins = u32::MAX;
+        if idle < self.park_after { Pause::Nap(self.nap) } else { Pause::Park(MAX_PARK) }
+    }
+}
+
+/// Asks the kernel to end this thread's short sleeps on time instead of 50 microseconds late.
+pub(crate) fn shorten_timer_slack() {
+    crate::memory::set_timer_slack_ns(1_000);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn later(idle: &mut Idle) -> Pause {
+        (0..64).map(|_| idle.next(false)).find(|p| *p != Pause::Spin).unwrap_or(Pause::Spin)
+    }
+
+    #[test]
+    fn spin_then_nap_then_park() {
+        let mut idle = Idle::helper();
+        assert_eq!(idle.next(false), Pause::Spin);
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(matches!(later(&mut idle), Pause::Nap(_)));
+        assert_eq!(idle.next(true), Pause::Spin);
+        std::thread::sleep(Duration::from_millis(25));
+        assert!(matches!(later(&mut idle), Pause::Park(_)));
+        idle.reset();
+        assert_eq!(idle.next(false), Pause::Spin);
+    }
+}

@@ -1,0 +1,93 @@
+//! One pool, one owner: a lock file per pool, on this host, whatever back end drives the pool.
+//!
+//! The kernel drops the lock when its holder ends, however it ends. The file's text says who holds
+//! it, for messages only.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::PathBuf;
+
+use uuid::Uuid;
+
+use crate::error::Error;
+
+/// A held lock; dropping it lets go.
+#[derive(Debug)]
+pub(crate) struct PoolLock {
+    _file: File,
+}
+
+/// What the pool is locked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sharing {
+    /// Readers may share it.
+    Shared,
+    /// One owner.
+    Exclusive,
+}
+
+impl PoolLock {
+    /// Takes the lock of a pool, or says who has it.
+    pub(crate) fn take(pool: Uuid, sharing: Sharing) -> Result<PoolLock, Error> {
+        let path = lock_directory().join(format!("stanchion-{pool}.lock"));
+        let os = |what: &str, e| Error::os(format!("{what} the lock file {}", path.display()), e);
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(|e| os("opening", e))?;
+        let taken = match sharing {
+            Sharing::Shared => file.try_lock_shared(),
+            Sharing::Exclusive => file.try_lock(),
+        };
+        match taken {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut owner = String::new();
+                // Only for the message: what cannot be read is left out.
+                let _ = file.take(256).read_to_string(&mut owner);
+                let owner = if owner.is_empty() { "another process".into() } else { owner };
+                return Err(Error::Busy { what: format!("pool {pool}"), owner });
+            }
+            Err(TryLockError::Error(e)) => return Err(os("locking", e)),
+        }
+        // Only for messages of others: the lock holds without it.
+        let _ = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| write!(file, "process {} ({})", std::process::id(), command_name()));
+        Ok(PoolLock { _file: file })
+    }
+}
+
+fn lock_directory() -> PathBuf {
+    let usual = PathBuf::from("/run/lock");
+    if usual.is_dir() { usual } else { std::env::temp_dir() }
+}
+
+fn command_name() -> String {
+    let path = std::env::current_exe().ok();
+    let name = path.as_deref().and_then(|p| p.file_name()).map(|n| n.to_string_lossy().into_owned());
+    name.unwrap_or_else(|| "unknown".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_owner_or_many_readers() {
+        let pool = Uuid::now_v7();
+        let reader = PoolLock::take(pool, Sharing::Shared).unwrap();
+        let second = PoolLock::take(pool, Sharing::Shared).unwrap();
+        assert!(matches!(PoolLock::take(pool, Sharing::Exclusive), Err(Error::Busy { .. })));
+        drop((reader, second));
+        let owner = PoolLock::take(pool, Sharing::Exclusive).unwrap();
+        let error = PoolLock::take(pool, Sharing::Shared).unwrap_err();
+        assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
+        drop(owner);
+        PoolLock::take(pool, Sharing::Exclusive).unwrap();
+    }
+}

@@ -1,0 +1,233 @@
+//! Reading metadata objects: the same bytes lie on every drive, and any sound copy will do.
+
+use crate::drives::{DriveCommand, Drives};
+use crate::error::Damage;
+use crate::format::{CatalogueEntry, FormatError, Label, Manifest, MetaExtent, SegmentTable};
+use crate::units::DriveIndex;
+
+/// Bytes that one batch of reads may take in memory.
+const BATCH_BYTES: u64 = 32 << 20;
+
+/// A copy on one drive that cannot be read or is not what was written.
+#[derive(Clone, Debug)]
+pub(crate) struct BadCopy {
+    pub(crate) drive: DriveIndex,
+    pub(crate) extent: MetaExtent,
+    pub(crate) damage: Damage,
+}
+
+/// What an object is, for messages.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    pub(crate) what: &'static str,
+    pub(crate) checkpoint: Option<String>,
+}
+
+/// A sound object and the bad copies that were met on the way to it.
+pub(crate) struct Found<T> {
+    /// The object and its stored bytes; `None` when no drive has a sound copy.
+    pub(crate) object: Option<(T, Vec<u8>)>,
+    pub(crate) bad: Vec<BadCopy>,
+}
+
+/// How the bytes of an object become the object.
+pub(crate) type Decode<'a, T> = &'a dyn Fn(&[u8]) -> Result<T, FormatError>;
+
+/// Reads an object from the first drive that has a sound copy, starting with `first`. The extent
+/// was validated against the layout, so its length is bounded.
+pub(crate) fn read_object<T>(
+    drives: &mut dyn Drives,
+    label: &Label,
+    extent: &MetaExtent,
+    first: usize,
+    subject: &Subject,
+    decode: Decode<'_, T>,
+) -> Found<T> {
+    let count = label.drives.len();
+    let mut bad = Vec::new();
+    for step in 0..count {
+        let drive = DriveIndex(((first + step) % count) as u16);
+        let mut bytes = vec![0; extent.stored_bytes() as usize];
+        let mut batch =
+            [DriveCommand::Read { drive, offset_bytes: extent.offset_bytes, into: &mut bytes }];
+        let status = drives.run(&mut batch).remove(0);
+        match status
+            .map_err(|e| e.to_string())
+            .and_then(|()| decode(&bytes).map_err(|e| e.to_string()))
+        {
+            Ok(object) => return Found { object: Some((object, bytes)), bad },
+            Err(detail) => bad.push(bad_copy(label, drive, extent, subject, detail)),
+        }
+    }
+    Found { object: None, bad }
+}
+
+/// Reads the copy of every drive. The result is in the order of the drives.
+pub(crate) fn check_copies<T>(
+    drives: &mut dyn Drives,
+    label: &Label,
+    extent: &MetaExtent,
+    subject: &Subject,
+    decode: Decode<'_, T>,
+) -> Found<T> {
+    let mut found = Found { object: None, bad: Vec::new() };
+    for index in 0..label.drives.len() {
+        let mut bytes = vec![0; extent.stored_bytes() as usize];
+        let drive = DriveIndex(index as u16);
+        let mut batch =
+            [DriveCommand::Read { drive, offset_bytes: extent.offset_bytes, into: &mut bytes }];
+        let status = drives.run(&mut batch).remove(0);
+        match status
+            .map_err(|e| e.to_string())
+            .and_then(|()| decode(&bytes).map_err(|e| e.to_string()))
+        {
+            Ok(object) => found.object = found.object.or(Some((object, bytes))),
+            Err(detail) => found.bad.push(bad_copy(label, drive, extent, subject, detail)),
+        }
+    }
+    found
+}
+
+fn bad_copy(
+    label: &Label,
+    drive: DriveIndex,
+    extent: &MetaExtent,
+    subject: &Subject,
+    detail: String,
+) -> BadCopy {
+    let damage = Damage {
+        what: subject.what,
+        serial: label.drives[drive.as_usize()].serial.clone(),
+        offset_bytes: Some(extent.offset_bytes),
+        checkpoint: subject.checkpoint.clone(),
+        shard: None,
+        generation: None,
+        detail,
+    };
+    BadCopy { drive, extent: *extent, damage }
+}
+
+/// The manifest of a catalogue entry.
+pub(crate) fn read_manifest(
+    drives: &mut dyn Drives,
+    label: &Label,
+    entry: &CatalogueEntry,
+    first: usize,
+) -> Found<Manifest> {
+    let subject = manifest_subject(entry);
+    read_object(drives, label, &entry.manifest, first, &subject, &decode_manifest(label, entry))
+}
+
+pub(crate) fn manifest_subject(entry: &CatalogueEntry) -> Subject {
+    Subject { what: "manifest", checkpoint: Some(format!("{}@{}", entry.name, entry.step)) }
+}
+
+pub(crate) fn decode_manifest(
+    label: &Label,
+    entry: &CatalogueEntry,
+) -> impl Fn(&[u8]) -> Result<Manifest, FormatError> {
+    move |bytes| {
+        let manifest = Manifest::decode(bytes, &entry.manifest, label.pool, entry.id)?;
+        manifest.validate(entry, &label.layout)?;
+        Ok(manifest)
+    }
+}
+
+pub(crate) fn table_subject(entry: &CatalogueEntry) -> Subject {
+    Subject { what: "segment table", checkpoint: Some(format!("{}@{}", entry.name, entry.step)) }
+}
+
+pub(crate) fn decode_table(
+    label: &Label,
+    entry: &CatalogueEntry,
+    manifest: &Manifest,
+    participant: u32,
+) -> impl Fn(&[u8]) -> Result<SegmentTable, FormatError> {
+    move |bytes| {
+        let segment = manifest
+            .segments
+            .get(participant as usize)
+            .ok_or_else(|| FormatError::Corrupt(format!("no participant {participant}")))?;
+        let table = SegmentTable::decode(bytes, &segment.table, label.pool, entry.id, participant)?;
+        table.validate(&label.layout, &label.drives)?;
+        if table.length_bytes != segment.length_bytes {
+            return Err(FormatError::Corrupt(format!(
+                "{} bytes, where the manifest says {}",
+                table.length_bytes, segment.length_bytes
+            )));
+        }
+        Ok(table)
+    }
+}
+
+/// The segment table of one participant.
+pub(crate) fn read_table(
+    drives: &mut dyn Drives,
+    label: &Label,
+    entry: &CatalogueEntry,
+    manifest: &Manifest,
+    participant: u32,
+) -> Found<SegmentTable> {
+    let Some(segment) = manifest.segments.get(participant as usize) else {
+        return Found { object: None, bad: Vec::new() };
+    };
+    let subject = table_subject(entry);
+    let decode = decode_table(label, entry, manifest, participant);
+    read_object(drives, label, &segment.table, participant as usize, &subject, &decode)
+}
+
+/// Overwrites bad copies with the sound bytes; the place and the content are those that the newest
+/// root names, so nothing else can be hurt. Says for which copies it worked.
+pub(crate) fn repair_copies<'a>(
+    drives: &mut dyn Drives,
+    bad: &'a [BadCopy],
+    sound: &[u8],
+) -> Vec<&'a BadCopy> {
+    let mut batch: Vec<_> = bad
+        .iter()
+        .map(|copy| DriveCommand::Write {
+            drive: copy.drive,
+            offset_bytes: copy.extent.offset_bytes,
+            data: sound,
+            durable: true,
+        })
+        .collect();
+    let statuses = drives.run(&mut batch);
+    bad.iter().zip(statuses).filter(|(_, status)| status.is_ok()).map(|(copy, _)| copy).collect()
+}
+
+/// Reads many extents, each from one drive, several at a time; a read that failed gives `None`.
+pub(crate) fn read_many(
+    drives: &mut dyn Drives,
+    drive_count: usize,
+    extents: &[MetaExtent],
+    mut take: impl FnMut(usize, Option<Vec<u8>>),
+) {
+    let mut start = 0;
+    while start < extents.len() {
+        let mut end = start;
+        let mut bytes = 0;
+        while end < extents.len() && (end == start || bytes < BATCH_BYTES) {
+            bytes += extents[end].stored_bytes();
+            end += 1;
+        }
+        let mut buffers: Vec<Vec<u8>> =
+            extents[start..end].iter().map(|e| vec![0; e.stored_bytes() as usize]).collect();
+        let mut batch: Vec<_> = buffers
+            .iter_mut()
+            .zip(&extents[start..end])
+            .enumerate()
+            .map(|(number, (into, extent))| DriveCommand::Read {
+                drive: DriveIndex(((start + number) % drive_count) as u16),
+                offset_bytes: extent.offset_bytes,
+                into,
+            })
+            .collect();
+        let statuses = drives.run(&mut batch);
+        drop(batch);
+        for (number, (buffer, status)) in buffers.into_iter().zip(statuses).enumerate() {
+            take(start + number, status.is_ok().then_some(buffer));
+        }
+        start = end;
+    }
+}

@@ -1,0 +1,33 @@
+//! Rare messages to a reactor: they may block, allocate and be answered through a channel.
+
+use std::sync::Arc;
+
+use crossbeam::channel::Sender;
+use crossbeam::sync::Unparker;
+
+use crate::error::Error;
+use crate::memory::{Region, Registration};
+use crate::reactor::segment::Segment;
+use crate::ring;
+
+/// What a reactor is asked to do beside its flow.
+pub(crate) enum Control {
+    /// Make a region usable on all drives of this reactor.
+    Register { region: Arc<Region>, answer: Sender<Result<(), Error>> },
+    /// Forget a region.
+    Unregister { region: Arc<Region>, answer: Sender<()> },
+    /// Serve a session's ring from now on. The answer is the port's number.
+    OpenPort { ring: ring::Engine, client: Unparker, answer: Sender<u32> },
+    /// Stop taking entries, finish what is under way, then forget the session.
+    ClosePort { port: u32, answer: Sender<()> },
+    /// Let a session's entries name a buffer. The answer is its key, None when there are too many.
+    AddBuffer { port: u32, registration: Registration, answer: Sender<Option<u32>> },
+    /// Take a buffer's key back.
+    RemoveBuffer { port: u32, key: u32 },
+    /// Let a session's entries name a segment. The answer is its handle.
+    AddSegment { port: u32, segment: Arc<Segment>, answer: Sender<Option<u64>> },
+    /// Take a segment's handle back once nothing is under way for it.
+    RemoveSegment { port: u32, handle: u64, answer: Sender<()> },
+    /// Finish what is under way and end the thread.
+    Stop,
+}

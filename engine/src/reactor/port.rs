@@ -1,0 +1,110 @@
+//! One session inside its reactor: the engine end of its ring and what its entries may name.
+
+use std::sync::Arc;
+
+use crossbeam::channel::Sender;
+use crossbeam::sync::Unparker;
+
+use crate::memory::BufferTable;
+use crate::reactor::segment::Segment;
+use crate::ring;
+
+/// Segments that one session may have open at once.
+pub(crate) const MAX_SEGMENTS: usize = 1024;
+/// Buffers that one session may have at once.
+pub(crate) const MAX_BUFFERS: u16 = 1024;
+
+/// What was asked to become of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Finish {
+    Commit,
+    Abort,
+}
+
+/// A segment as a session's entries see it.
+pub(crate) struct SegmentSlot {
+    pub(crate) segment: Arc<Segment>,
+    /// Operations under way that move bytes of it.
+    pub(crate) transfers: u32,
+    /// The commit or abort that waits for those to end, and its operation.
+    pub(crate) finish: Option<(Finish, u32)>,
+    /// Committed or aborted: nothing more may be asked of it.
+    pub(crate) finished: bool,
+    /// Who waits for the handle to be taken back.
+    pub(crate) removal: Option<Sender<()>>,
+}
+
+/// One session.
+pub(crate) struct Port {
+    pub(crate) ring: ring::Engine,
+    pub(crate) client: Unparker,
+    pub(crate) buffers: BufferTable,
+    segments: Vec<(u32, Option<SegmentSlot>)>,
+    /// Operations under way.
+    pub(crate) operations: u32,
+    /// The client broke the ring's rules: its entries are no longer read.
+    pub(crate) poisoned: bool,
+    /// Who waits for the port to close.
+    pub(crate) closing: Option<Sender<()>>,
+}
+
+impl Port {
+    pub(crate) fn new(ring: ring::Engine, client: Unparker) -> Port {
+        Port {
+            ring,
+            client,
+            buffers: BufferTable::new(MAX_BUFFERS),
+            segments: Vec::new(),
+            operations: 0,
+            poisoned: false,
+            closing: None,
+        }
+    }
+
+    /// Whether entries are taken from the ring.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.poisoned && self.closing.is_none()
+    }
+
+    /// Gives a segment a handle: its place, and a tag that changes each time the place is used, so
+    /// that a stale handle is found out.
+    pub(crate) fn add_segment(&mut self, segment: Arc<Segment>) -> Option<u64> {
+        let free = self.segments.iter().position(|(_, slot)| slot.is_none());
+        let index = match free {
+            Some(index) => index,
+            None if self.segments.len() < MAX_SEGMENTS => {
+                self.segments.push((0, None));
+                self.segments.len() - 1
+            }
+            None => return None,
+        };
+        let (tag, slot) = &mut self.segments[index];
+        *tag = tag.wrapping_add(1);
+        *slot = Some(SegmentSlot {
+            segment,
+            transfers: 0,
+            finish: None,
+            finished: false,
+            removal: None,
+        });
+        Some(u64::from(*tag) << 32 | index as u64)
+    }
+
+    /// The segment that a handle names, if it still names one.
+    pub(crate) fn segment(&mut self, handle: u64) -> Option<&mut SegmentSlot> {
+        let (tag, slot) = self.segments.get_mut((handle & 0xffff_ffff) as usize)?;
+        if u64::from(*tag) == handle >> 32 { slot.as_mut() } else { None }
+    }
+
+    /// Takes the handle back if somebody asked for it and nothing is under way.
+    pub(crate) fn finish_removal(&mut self, handle: u64) {
+        let Some(slot) = self.segment(handle) else { return };
+        if slot.transfers > 0 || slot.finish.is_some() {
+            return;
+        }
+        let Some(answer) = slot.removal.take() else { return };
+        self.segments[(handle & 0xffff_ffff) as usize].1 = None;
+        // Whoever asked may have given up waiting.
+        let _ = answer.send(());
+    }
+}

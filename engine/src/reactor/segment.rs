@@ -1,0 +1,125 @@
+//! An open segment: where each of its chunks lies, and how far each has come.
+//!
+//! Placement is decided when the segment is opened, so a reactor only looks it up. Exactly one
+//! reactor, the one that serves the segment's session, changes the states; the keeper reads the
+//! checksums after that reactor told it that the segment is whole.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use crate::units::Location;
+
+/// What the segment was opened for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// A save: chunks are written once. The pool state's number of the open checkpoint.
+    Save { checkpoint: u64 },
+    /// A restore: chunks are read and compared.
+    Restore,
+}
+
+/// One participant's segment.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) purpose: Purpose,
+    pub(crate) participant: u32,
+    pub(crate) length_bytes: u64,
+    pub(crate) chunk_bytes: u64,
+    chunks: Box<[Chunk]>,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    location: Location,
+    crc64: AtomicU64,
+    state: AtomicU8,
+}
+
+const EMPTY: u8 = 0;
+const WRITING: u8 = 1;
+const WRITTEN: u8 = 2;
+
+impl Segment {
+    /// A segment to save.
+    pub(crate) fn for_save(
+        checkpoint: u64,
+        participant: u32,
+        length_bytes: u64,
+        chunk_bytes: u64,
+        locations: &[Location],
+    ) -> Segment {
+        let chunks = locations
+            .iter()
+            .map(|&location| Chunk {
+                location,
+                crc64: AtomicU64::new(0),
+                state: AtomicU8::new(EMPTY),
+            })
+            .collect();
+        let purpose = Purpose::Save { checkpoint };
+        Segment { purpose, participant, length_bytes, chunk_bytes, chunks }
+    }
+
+    /// A segment to restore, with the checksum of each chunk.
+    pub(crate) fn for_restore(
+        participant: u32,
+        length_bytes: u64,
+        chunk_bytes: u64,
+        chunks: impl Iterator<Item = (Location, u64)>,
+    ) -> Segment {
+        let chunks = chunks
+            .map(|(location, crc64)| Chunk {
+                location,
+                crc64: AtomicU64::new(crc64),
+                state: AtomicU8::new(WRITTEN),
+            })
+            .collect();
+        Segment { purpose: Purpose::Restore, participant, length_bytes, chunk_bytes, chunks }
+    }
+
+    pub(crate) fn chunk_count(&self) -> u64 {
+        self.chunks.len() as u64
+    }
+
+    /// Data bytes of a chunk: all chunks but the last are full.
+    pub(crate) fn chunk_data_bytes(&self, chunk: u64) -> u32 {
+        let start = chunk * self.chunk_bytes;
+        (self.length_bytes - start).min(self.chunk_bytes) as u32
+    }
+
+    pub(crate) fn location(&self, chunk: u64) -> Location {
+        self.chunks[chunk as usize].location
+    }
+
+    pub(crate) fn crc64(&self, chunk: u64) -> u64 {
+        self.chunks[chunk as usize].crc64.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_crc64(&self, chunk: u64, crc64: u64) {
+        self.chunks[chunk as usize].crc64.store(crc64, Ordering::Release);
+    }
+
+    /// Whether nobody wrote any of these chunks; if so they are marked as being written.
+    pub(crate) fn claim(&self, first: u64, count: u64) -> bool {
+        let chunks = &self.chunks[first as usize..(first + count) as usize];
+        if chunks.iter().any(|chunk| chunk.state.load(Ordering::Relaxed) != EMPTY) {
+            return false;
+        }
+        chunks.iter().for_each(|chunk| chunk.state.store(WRITING, Ordering::Relaxed));
+        true
+    }
+
+    pub(crate) fn set_written(&self, chunk: u64) {
+        self.chunks[chunk as usize].state.store(WRITTEN, Ordering::Release);
+    }
+
+    /// Takes a claim back: the write failed, and may be tried again.
+    pub(crate) fn set_empty(&self, chunk: u64) {
+        self.chunks[chunk as usize].state.store(EMPTY, Ordering::Release);
+    }
+
+    /// Chunks that are not written.
+    pub(crate) fn missing_chunks(&self) -> u64 {
+        let missing = |chunk: &&Chunk| chunk.state.load(Ordering::Acquire) != WRITTEN;
+        self.chunks.iter().filter(missing).count() as u64
+    }
+}

@@ -1,0 +1,224 @@
+//! From a ring's entry to an operation: everything that came from a client is checked here.
+
+use std::sync::Arc;
+
+use crate::limits::BLOCK_BYTES;
+use crate::reactor::fabric::{KeeperRequest, Reply, Verdict};
+use crate::reactor::operation::{Kind, Operation, Transfer};
+use crate::reactor::port::{Finish, Port};
+use crate::reactor::segment::Purpose;
+use crate::reactor::{BATCH, Reactor};
+use crate::ring::{self, CompleteEntry, Request, codes};
+use crate::units::{is_block_aligned, round_up};
+
+impl Reactor {
+    /// Takes entries from one session's ring as long as there is room for their operations.
+    pub(super) fn take_entries(&mut self, number: usize) -> bool {
+        let mut progress = false;
+        for _ in 0..BATCH {
+            if !self.operations.has_room() {
+                break;
+            }
+            let Some(port) = self.ports[number].as_mut() else { break };
+            if !port.is_open() {
+                break;
+            }
+            let entry = match port.ring.take() {
+                Ok(Some(entry)) => entry,
+                Ok(None) => break,
+                Err(poisoned) => {
+                    tracing::warn!("session {number}: {poisoned}; its entries are no longer read");
+                    port.poisoned = true;
+                    break;
+                }
+            };
+            progress = true;
+            port.operations += 1;
+            let user_data = entry.user_data;
+            let outcome = match entry.decode() {
+                Ok(request) => self.accept(number as u32, user_data, request),
+                Err(reject) => Err((reject.code(), 0)),
+            };
+            if let Err((code, aux)) = outcome {
+                self.complete(number as u32, CompleteEntry::failure(user_data, code, aux));
+            }
+        }
+        progress
+    }
+
+    /// Starts an operation, or says with which code (and aux) its entry completes at once.
+    fn accept(&mut self, number: u32, user_data: u64, request: Request) -> Result<(), (i64, u64)> {
+        let refuse = |code| (code, 0);
+        match request {
+            Request::Nop => {
+                self.complete(number, CompleteEntry::success(user_data, 0, 0));
+                Ok(())
+            }
+            Request::Write(transfer) => {
+                self.accept_transfer(number, user_data, transfer, Kind::Write).map_err(refuse)
+            }
+            Request::Read(transfer) => {
+                self.accept_transfer(number, user_data, transfer, Kind::Read).map_err(refuse)
+            }
+            Request::Commit { checkpoint } => {
+                self.accept_finish(number, user_data, checkpoint, Finish::Commit)
+            }
+            Request::Abort { checkpoint } => {
+                self.accept_finish(number, user_data, checkpoint, Finish::Abort)
+            }
+        }
+    }
+
+    fn accept_transfer(
+        &mut self,
+        number: u32,
+        user_data: u64,
+        request: ring::Transfer,
+        kind: Kind,
+    ) -> Result<(), i64> {
+        let Some(port) = self.ports[number as usize].as_mut() else {
+            return Err(codes::BAD_HANDLE);
+        };
+        let transfer = check_transfer(port, &request, kind)?;
+        if let Some(slot) = port.segment(request.checkpoint) {
+            slot.transfers += 1;
+        }
+        self.operations.insert(Operation {
+            kind,
+            port: number,
+            handle: request.checkpoint,
+            user_data,
+            length_bytes: request.len_bytes,
+            transfer: Some(transfer),
+            next: 0,
+            outstanding: 0,
+            failure: None,
+            queued: false,
+        });
+        Ok(())
+    }
+
+    /// A commit or an abort waits for the transfers that were submitted before it.
+    fn accept_finish(
+        &mut self,
+        number: u32,
+        user_data: u64,
+        handle: u64,
+        finish: Finish,
+    ) -> Result<(), (i64, u64)> {
+        let slot = self.ports[number as usize].as_mut().and_then(|port| port.segment(handle));
+        let Some(slot) = slot else { return Err((codes::BAD_HANDLE, 0)) };
+        if slot.finished || slot.finish.is_some() || slot.segment.purpose == Purpose::Restore {
+            return Err((codes::BAD_HANDLE, 0));
+        }
+        let operation = self.operations.insert(Operation {
+            kind: Kind::Finish,
+            port: number,
+            handle,
+            user_data,
+            length_bytes: 0,
+            transfer: None,
+            next: 0,
+            outstanding: 1,
+            failure: None,
+            queued: false,
+        });
+        slot.finish = Some((finish, operation));
+        self.ask_keeper_if_due(number, handle);
+        Ok(())
+    }
+
+    /// Called when a transfer of a segment ended: a commit, abort or removal may be due now.
+    pub(super) fn transfer_ended(&mut self, number: u32, handle: u64) {
+        let Some(port) = self.ports[number as usize].as_mut() else { return };
+        let Some(slot) = port.segment(handle) else { return };
+        slot.transfers -= 1;
+        self.ask_keeper_if_due(number, handle);
+        if let Some(port) = self.ports[number as usize].as_mut() {
+            port.finish_removal(handle);
+        }
+    }
+
+    fn ask_keeper_if_due(&mut self, number: u32, handle: u64) {
+        let slot = self.ports[number as usize].as_mut().and_then(|port| port.segment(handle));
+        let Some(slot) = slot else { return };
+        let Some((finish, operation)) = slot.finish else { return };
+        if slot.transfers > 0 {
+            return;
+        }
+        let Purpose::Save { checkpoint } = slot.segment.purpose else { return };
+        let missing = slot.segment.missing_chunks();
+        if finish == Finish::Commit && missing > 0 {
+            // The segment stays open: the missing chunks may still be written.
+            slot.finish = None;
+            let ended = self.operations.remove(operation);
+            let entry = CompleteEntry::failure(ended.user_data, codes::INCOMPLETE, missing);
+            self.complete(number, entry);
+            return;
+        }
+        slot.finished = true;
+        let request = KeeperRequest {
+            checkpoint,
+            participant: slot.segment.participant,
+            verdict: if finish == Finish::Commit { Verdict::Whole } else { Verdict::Abort },
+            reply: Reply { to: self.index, token: u64::from(operation) << 32 },
+        };
+        let pushed = self.fabric.keeper.push(request);
+        assert!(pushed.is_ok(), "more commits than operations");
+    }
+
+    /// The keeper finished a commit or an abort.
+    pub(super) fn handle_keeper(&mut self, token: u64, result: i64, detail: u32, aux: u64) {
+        let operation = self.operations.remove((token >> 32) as u32);
+        let number = operation.port;
+        if let Some(port) = self.ports[number as usize].as_mut() {
+            if let Some(slot) = port.segment(operation.handle) {
+                slot.finish = None;
+            }
+            port.finish_removal(operation.handle);
+        }
+        let entry =
+            CompleteEntry { user_data: operation.user_data, result, aux, ..Default::default() };
+        self.complete(number, entry);
+    }
+}
+
+/// Checks a transfer against the segment and the buffer that it names. A write claims its chunks.
+fn check_transfer(port: &mut Port, request: &ring::Transfer, kind: Kind) -> Result<Transfer, i64> {
+    let slot = port.segment(request.checkpoint).ok_or(codes::BAD_HANDLE)?;
+    let saving = matches!(slot.segment.purpose, Purpose::Save { .. });
+    if saving != (kind == Kind::Write) || slot.finished || slot.finish.is_some() {
+        return Err(codes::BAD_HANDLE);
+    }
+    let segment = Arc::clone(&slot.segment);
+    let end = request.segment_offset_bytes.checked_add(request.len_bytes);
+    let end = end.filter(|end| *end <= segment.length_bytes).ok_or(codes::RANGE)?;
+    let starts_on_chunk = request.segment_offset_bytes.is_multiple_of(segment.chunk_bytes);
+    let ends_on_chunk = end.is_multiple_of(segment.chunk_bytes) || end == segment.length_bytes;
+    if request.len_bytes == 0 || !starts_on_chunk || !ends_on_chunk {
+        return Err(codes::INVALID);
+    }
+    let buffer = port.buffers.lookup(request.buffer).ok_or(codes::BAD_HANDLE)?;
+    if !is_block_aligned(request.buffer_offset_bytes) {
+        return Err(codes::INVALID);
+    }
+    // Drives move whole blocks, so the padding after the last byte must lie in the buffer too.
+    let padded = round_up(request.len_bytes, BLOCK_BYTES).ok_or(codes::RANGE)?;
+    let buffer_end = request.buffer_offset_bytes.checked_add(padded);
+    buffer_end.filter(|end| *end <= buffer.len_bytes()).ok_or(codes::RANGE)?;
+
+    let first_chunk = request.segment_offset_bytes / segment.chunk_bytes;
+    let chunk_count = request.len_bytes.div_ceil(segment.chunk_bytes);
+    let chunk_count_u32 = u32::try_from(chunk_count).map_err(|_| codes::RANGE)?;
+    if kind == Kind::Write && !segment.claim(first_chunk, chunk_count) {
+        return Err(codes::EXISTS);
+    }
+    Ok(Transfer {
+        segment,
+        region: Arc::clone(buffer.region()),
+        region_offset_bytes: buffer.offset_bytes() + request.buffer_offset_bytes,
+        first_chunk,
+        chunk_count: chunk_count_u32,
+        usage: Arc::clone(buffer.usage()),
+    })
+}

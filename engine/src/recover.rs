@@ -1,0 +1,388 @@
+//! Opening: from the bytes on the drives to the newest whole generation. Pure, over [`Drives`].
+//!
+//! - One valid root is enough evidence: it was written only after all it names was durable on all
+//!   drives. The newest valid root of any drive wins.
+//! - If its catalogue cannot be read on any drive, the generation before is taken, and said so.
+//!   Recovery never goes further back: older generations' extents may have been reused.
+//! - Nothing is written here. Whoever opens for writing commits an empty generation next, which
+//!   rolls a root forward that reached only some drives.
+//! - The cost does not depend on the drives' capacity.
+
+use std::collections::BTreeMap;
+
+use uuid::Uuid;
+
+use crate::device::DriveFacts;
+use crate::drives::{DriveCommand, Drives};
+use crate::error::{Damage, Error};
+use crate::format::{Catalogue, FormatError, Label, Layout, Manifest, Root, SegmentTable, Zone};
+use crate::limits::{BLOCK_BYTES, ROOT_SLOTS};
+use crate::metadata::{self, BadCopy, Found, Subject};
+use crate::state::{Committed, Holding};
+use crate::units::{DriveIndex, Generation};
+
+/// What was read of one drive's labels.
+#[derive(Debug)]
+pub(crate) struct DriveLabels {
+    /// The sound label.
+    pub(crate) label: Label,
+    /// Copies that are not it.
+    pub(crate) bad: Vec<(u64, Damage)>,
+}
+
+/// Reads the labels of the drive at `index`.
+pub(crate) fn read_labels(drives: &mut dyn Drives, index: usize) -> Result<DriveLabels, Error> {
+    let facts = drives.facts()[index].clone();
+    let drive = DriveIndex(index as u16);
+    let offsets = label_offsets_of(facts.capacity_bytes);
+    let mut blocks = vec![vec![0; BLOCK_BYTES as usize]; offsets.len()];
+    let mut batch: Vec<_> = blocks
+        .iter_mut()
+        .zip(&offsets)
+        .map(|(into, offset)| DriveCommand::Read { drive, offset_bytes: *offset, into })
+        .collect();
+    let statuses = drives.run(&mut batch);
+    drop(batch);
+    let mut sound: Option<Label> = None;
+    let mut wrong: Vec<(u64, Result<FormatError, String>)> = Vec::new();
+    for ((offset, block), status) in offsets.iter().zip(&blocks).zip(statuses) {
+        match status.map_err(|e| e.to_string()).map(|()| Label::decode(block, *offset)) {
+            Ok(Ok(label)) if sound.as_ref().is_none_or(|s| label.epoch >= s.epoch) => {
+                sound = Some(label);
+            }
+            Ok(Ok(_)) => wrong.push((*offset, Err("of an older epoch".into()))),
+            Ok(Err(error)) => wrong.push((*offset, Ok(error))),
+            Err(error) => wrong.push((*offset, Err(error))),
+        }
+    }
+    let Some(label) = sound else { return Err(no_label(&facts, wrong)) };
+    if facts.capacity_bytes < label.drive().capacity_bytes {
+        return Err(Error::ShortDrive {
+            address: facts.address,
+            serial: label.drive().serial.clone(),
+            actual_bytes: facts.capacity_bytes,
+            expected_bytes: label.drive().capacity_bytes,
+        });
+    }
+    // Copies are judged where the label says that they lie, which a drive that grew may not end at.
+    let expected = Layout::label_offsets(label.drive().capacity_bytes);
+    let bad = wrong
+        .into_iter()
+        .filter(|(offset, _)| expected.contains(offset))
+        .map(|(offset, why)| {
+            let detail = why.map_or_else(|text| text, |error| error.to_string());
+            (offset, label_damage(&label.drive().serial, offset, detail))
+        })
+        .collect();
+    Ok(DriveLabels { label, bad })
+}
+
+fn label_offsets_of(capacity_bytes: u64) -> Vec<u64> {
+    let fits = |offset: &u64| offset.checked_add(BLOCK_BYTES).is_some_and(|e| e <= capacity_bytes);
+    let mut offsets: Vec<u64> = Layout::front_label_offsets().into_iter().filter(fits).collect();
+    if capacity_bytes >= crate::format::layout::MIN_DRIVE_BYTES {
+        offsets.extend(Layout::label_offsets(capacity_bytes));
+    }
+    offsets.sort_unstable();
+    offsets.dedup();
+    offsets
+}
+
+fn label_damage(serial: &str, offset_bytes: u64, detail: String) -> Damage {
+    Damage {
+        what: "label",
+        serial: serial.to_owned(),
+        offset_bytes: Some(offset_bytes),
+        checkpoint: None,
+        shard: None,
+        generation: None,
+        detail,
+    }
+}
+
+/// The error for a drive without a sound label.
+fn no_label(facts: &DriveFacts, wrong: Vec<(u64, Result<FormatError, String>)>) -> Error {
+    let (address, serial) = (facts.address.clone(), facts.serial.clone());
+    let mut corrupt = None;
+    for (offset, why) in wrong {
+        match why {
+            Ok(FormatError::Newer { found, supported }) => {
+                return Error::NewerFormat { address, serial, found, supported };
+            }
+            Ok(FormatError::Blank | FormatError::NotOurs) => {}
+            Ok(FormatError::Corrupt(detail)) | Err(detail) => {
+                corrupt.get_or_insert((offset, detail));
+            }
+        }
+    }
+    match corrupt {
+        Some((offset, detail)) => label_damage(&serial, offset, detail).into(),
+        None => Error::NotFormatted { address, serial },
+    }
+}
+
+/// Checks that the drives given are the drives of one pool. The result says, for each place of the
+/// pool's drive table, which of the given drives it is.
+pub(crate) fn order_drives(
+    labels: &[DriveLabels],
+    facts: &[DriveFacts],
+) -> Result<Vec<usize>, Error> {
+    // The first drive's pool is what the others must belong to.
+    let Some(first) = labels.first() else {
+        return Err(Error::Usage("no drive was named".into()));
+    };
+    let pool: Uuid = first.label.pool;
+    let mut order = vec![None; first.label.drives.len()];
+    for (given, (labels, facts)) in labels.iter().zip(facts).enumerate() {
+        let label = &labels.label;
+        let (address, serial) = (facts.address.clone(), label.drive().serial.clone());
+        if label.pool != pool {
+            return Err(Error::ForeignDrive { address, serial, found: label.pool, expected: pool });
+        }
+        if label.drives != first.label.drives || label.layout != first.label.layout {
+            let detail = "its drive table differs from that of the pool's other drives".into();
+            return Err(label_damage(&serial, 0, detail).into());
+        }
+        let place = &mut order[label.index.as_usize()];
+        if place.is_some() {
+            return Err(Error::DuplicateDrive { address, serial });
+        }
+        *place = Some(given);
+    }
+    let missing: Vec<String> = order
+        .iter()
+        .zip(&first.label.drives)
+        .filter(|(place, _)| place.is_none())
+        .map(|(_, drive)| drive.serial.clone())
+        .collect();
+    if !missing.is_empty() {
+        return Err(Error::MissingDrives { pool, missing, total: order.len() });
+    }
+    Ok(order.into_iter().flatten().collect())
+}
+
+/// What the root rings hold.
+pub(crate) struct Roots {
+    /// Valid roots by generation; all copies of a generation are alike.
+    pub(crate) by_generation: BTreeMap<Generation, Root>,
+    /// Which drives lack a copy of the newest one.
+    pub(crate) incomplete: Vec<DriveIndex>,
+    /// Slots whose bytes are no root: torn by a power cut, or damaged.
+    pub(crate) bad: Vec<Damage>,
+}
+
+/// Reads both root rings of every drive.
+pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots, Error> {
+    let mut roots =
+        Roots { by_generation: BTreeMap::new(), incomplete: Vec::new(), bad: Vec::new() };
+    let mut copies: BTreeMap<Generation, Vec<DriveIndex>> = BTreeMap::new();
+    for (index, entry) in label.drives.iter().enumerate() {
+        let drive = DriveIndex(index as u16);
+        for zone in [Zone::Front, Zone::Back] {
+            let (zone_offset, zone_bytes) =
+                label.layout.root_zone_range(zone, entry.capacity_bytes);
+            let mut bytes = vec![0; zone_bytes as usize];
+            let mut batch =
+                [DriveCommand::Read { drive, offset_bytes: zone_offset, into: &mut bytes }];
+            if let Err(error) = drives.run(&mut batch).remove(0) {
+                roots.bad.push(root_damage(&entry.serial, zone_offset, error.to_string()));
+                continue;
+            }
+            let stride = (zone_bytes / ROOT_SLOTS) as usize;
+            for (slot, slot_bytes) in bytes.chunks_exact(stride).enumerate() {
+                let offset = zone_offset + (slot * stride) as u64;
+                let block = &slot_bytes[..BLOCK_BYTES as usize];
+                let decoded = Root::decode(block, label.pool, entry.uuid, offset)
+                    .and_then(|root| root.validate(&label.layout).map(|()| root));
+                match decoded {
+                    Ok(root) => {
+                        copies.entry(root.generation).or_default().push(drive);
+                        add_root(&mut roots, root, &entry.serial, offset)?;
+                    }
+                    // A root of a pool that was here before is no damage.
+                    Err(FormatError::Blank | FormatError::NotOurs) => {}
+                    Err(error) => {
+                        roots.bad.push(root_damage(&entry.serial, offset, error.to_string()));
+                    }
+                }
+            }
+        }
+    }
+    if let Some((_, newest)) = copies.last_key_value() {
+        let lacks = |index: &u16| newest.iter().filter(|d| d.0 == *index).count() < 2;
+        roots.incomplete = (0..label.drives.len() as u16).filter(lacks).map(DriveIndex).collect();
+    }
+    Ok(roots)
+}
+
+/// Two different roots of one generation would mean two histories: nothing may choose between them.
+fn add_root(roots: &mut Roots, root: Root, serial: &str, offset: u64) -> Result<(), Error> {
+    let known = roots.by_generation.entry(root.generation).or_insert_with(|| root.clone());
+    if known.id() != root.id() {
+        let detail = "another root of the same generation exists: the pool's drives have two \
+                      different histories";
+        let mut damage = root_damage(serial, offset, detail.into());
+        damage.generation = Some(root.generation);
+        return Err(damage.into());
+    }
+    Ok(())
+}
+
+fn root_damage(serial: &str, offset_bytes: u64, detail: String) -> Damage {
+    Damage {
+        what: "root",
+        serial: serial.to_owned(),
+        offset_bytes: Some(offset_bytes),
+        checkpoint: None,
+        shard: None,
+        generation: None,
+        detail,
+    }
+}
+
+/// The newest whole generation.
+pub(crate) struct Newest {
+    pub(crate) root: Root,
+    pub(crate) catalogue: Catalogue,
+    /// The newest generation that left a trace.
+    pub(crate) newest_seen: Generation,
+    /// Copies of the catalogue that are bad.
+    pub(crate) bad: Vec<BadCopy>,
+    /// The generation that had to be given up, if its catalogue cannot be read.
+    pub(crate) given_up: Option<Generation>,
+}
+
+/// Chooses the generation to open.
+pub(crate) fn choose_generation(
+    drives: &mut dyn Drives,
+    label: &Label,
+    roots: &Roots,
+) -> Result<Newest, Error> {
+    let mut newest_first = roots.by_generation.values().rev();
+    let Some(newest) = newest_first.next() else {
+        let mut damage = root_damage("", 0, "no drive of the pool holds a valid root".into());
+        damage.offset_bytes = None;
+        return Err(damage.into());
+    };
+    let newest_seen = newest.generation;
+    let found = read_catalogue(drives, label, newest);
+    let mut bad = found.bad;
+    if let Some((catalogue, _)) = found.object {
+        return Ok(Newest { root: newest.clone(), catalogue, newest_seen, bad, given_up: None });
+    }
+    // Only the generation before is protected from reuse.
+    let before = newest_first.next().filter(|root| root.generation.next() == newest_seen);
+    if let Some(before) = before {
+        let found = read_catalogue(drives, label, before);
+        bad.extend(found.bad);
+        if let Some((catalogue, _)) = found.object {
+            let given_up = Some(newest_seen);
+            return Ok(Newest { root: before.clone(), catalogue, newest_seen, bad, given_up });
+        }
+    }
+    let first = bad.into_iter().next().map(|copy| copy.damage);
+    Err(first.unwrap_or_else(|| root_damage("", 0, "no catalogue".into())).into())
+}
+
+/// The catalogue that a root names, from any drive.
+fn read_catalogue(drives: &mut dyn Drives, label: &Label, root: &Root) -> Found<Catalogue> {
+    let first = root.generation.0 as usize;
+    let decode = decode_catalogue(label, root);
+    let subject = catalogue_subject();
+    let mut found = metadata::read_object(drives, label, &root.catalogue, first, &subject, &decode);
+    found.bad.iter_mut().for_each(|copy| copy.damage.generation = Some(root.generation));
+    found
+}
+
+pub(crate) fn catalogue_subject() -> Subject {
+    Subject { what: "catalogue", checkpoint: None }
+}
+
+pub(crate) fn decode_catalogue(
+    label: &Label,
+    root: &Root,
+) -> impl Fn(&[u8]) -> Result<Catalogue, FormatError> {
+    move |bytes| {
+        let catalogue = Catalogue::decode(bytes, &root.catalogue, label.pool)?;
+        catalogue.validate(root, &label.layout)?;
+        Ok(catalogue)
+    }
+}
+
+/// Reads the manifests and segment tables of every checkpoint, to know what each occupies. A copy
+/// that is bad is told to `bad` with the sound bytes, if another drive has them.
+pub(crate) fn read_holdings(
+    drives: &mut dyn Drives,
+    label: &Label,
+    catalogue: &Catalogue,
+    bad: &mut dyn FnMut(&mut dyn Drives, &[BadCopy], Option<&[u8]>),
+) -> Vec<Committed> {
+    let count = label.drives.len();
+    let entries = &catalogue.entries;
+    let mut manifests: Vec<Option<Manifest>> = vec![None; entries.len()];
+    let extents: Vec<_> = entries.iter().map(|entry| entry.manifest).collect();
+    metadata::read_many(drives, count, &extents, |number, bytes| {
+        let decode = metadata::decode_manifest(label, &entries[number]);
+        manifests[number] = bytes.and_then(|bytes| decode(&bytes).ok());
+    });
+    let mut committed = Vec::with_capacity(entries.len());
+    for (entry, manifest) in entries.iter().zip(manifests) {
+        let mut damage = None;
+        let manifest = manifest.or_else(|| {
+            let found = metadata::read_manifest(drives, label, entry, 0);
+            settle(drives, found, &mut damage, bad)
+        });
+        let mut holding = Holding::new(count);
+        holding.add_meta(&label.layout, &entry.manifest);
+        if let Some(manifest) = &manifest {
+            add_tables(drives, label, entry, manifest, &mut holding, &mut damage, bad);
+        }
+        committed.push(Committed { entry: entry.clone(), holding, damage });
+    }
+    committed
+}
+
+fn add_tables(
+    drives: &mut dyn Drives,
+    label: &Label,
+    entry: &crate::format::CatalogueEntry,
+    manifest: &Manifest,
+    holding: &mut Holding,
+    damage: &mut Option<Damage>,
+    bad: &mut dyn FnMut(&mut dyn Drives, &[BadCopy], Option<&[u8]>),
+) {
+    let extents: Vec<_> = manifest.segments.iter().map(|segment| segment.table).collect();
+    let mut unread = Vec::new();
+    let add = |holding: &mut Holding, table: &SegmentTable| {
+        table.chunks.iter().for_each(|chunk| holding.add_location(chunk.location));
+    };
+    metadata::read_many(drives, label.drives.len(), &extents, |number, bytes| {
+        let decode = metadata::decode_table(label, entry, manifest, number as u32);
+        match bytes.and_then(|bytes| decode(&bytes).ok()) {
+            Some(table) => add(holding, &table),
+            None => unread.push(number as u32),
+        }
+    });
+    extents.iter().for_each(|extent| holding.add_meta(&label.layout, extent));
+    for participant in unread {
+        let found = metadata::read_table(drives, label, entry, manifest, participant);
+        if let Some(table) = settle(drives, found, damage, bad) {
+            add(holding, &table);
+        }
+    }
+}
+
+/// Tells of the bad copies of an object, and remembers the damage if no copy is sound.
+fn settle<T>(
+    drives: &mut dyn Drives,
+    found: Found<T>,
+    damage: &mut Option<Damage>,
+    bad: &mut dyn FnMut(&mut dyn Drives, &[BadCopy], Option<&[u8]>),
+) -> Option<T> {
+    let (object, bytes) = found.object.unzip();
+    bad(drives, &found.bad, bytes.as_deref());
+    if object.is_none() {
+        *damage = damage.take().or_else(|| found.bad.first().map(|copy| copy.damage.clone()));
+    }
+    object
+}
