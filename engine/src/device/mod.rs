@@ -10,6 +10,11 @@
 //! - A completed write is durable only after a later [`Operation::Flush`] that was submitted after
 //!   that completion, or if it was itself a [`Operation::WriteDurable`].
 
+pub mod inventory;
+pub mod kernel;
+pub mod safety;
+mod sysfs;
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 
