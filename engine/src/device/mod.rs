@@ -14,6 +14,8 @@ pub mod inventory;
 pub mod kernel;
 pub mod safety;
 mod sysfs;
+#[cfg(test)]
+mod test_tools;
 
 use std::ptr::NonNull;
 use std::sync::Arc;
