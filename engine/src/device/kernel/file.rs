@@ -57,6 +57,12 @@ impl DriveFile {
                  make it larger, or name another drive"
             )));
         }
+        if !is_block_device && mode == OpenMode::ReadWrite && metadata.blocks() * 512 < end {
+            tracing::warn!(
+                drive = name,
+                "the file has holes: a write can fail when its file system fills up"
+            );
+        }
         let system = System::live();
         let number = if is_block_device { metadata.rdev() } else { metadata.dev() };
         let number = DeviceNumber::from_raw(number);

@@ -291,16 +291,14 @@ fn a_file_cut_under_it_is_short_and_not_a_crash() {
 #[test]
 fn memory_across_the_kernels_limit_of_one_buffer() {
     let target = file_target();
+    let region = Arc::new(Region::new((1 << 30) + 1, HugePages::Off).unwrap());
     for engine in [Engine::Uring, Engine::Threads] {
         let Ok(mut device) = open_with(&target.path, OpenMode::ReadWrite, 4, engine) else {
             eprintln!("skipped: {engine:?} is not to be had");
             continue;
         };
-        let region = Arc::new(Region::new((1 << 30) + 1, HugePages::Off).unwrap());
-        let mut rig = match device.register(&region) {
-            Ok(()) => Rig { device, region },
-            Err(error) => panic!("{error}"),
-        };
+        device.register(&region).unwrap();
+        let mut rig = Rig { device, region: Arc::clone(&region) };
         let last = (1 << 30) / PIECE_BYTES;
         // One piece on each side of the limit, then one across it.
         for (round, start) in [(1, last - 1), (2, last)] {

@@ -143,7 +143,11 @@ fn partitions_can_be_overridden_unless_one_is_mounted() {
     disk[510..512].copy_from_slice(b"\x55\xaa");
     fs::write(&path, &disk).unwrap();
     assert_eq!(signature_of(&path).as_deref(), Some("MBR partition table"));
-    let Some(device) = LoopDevice::new(&path, &["--partscan"]) else { return };
+    let Some(device) = LoopDevice::new(&path, &[]) else { return };
+    // Not every kernel reads partition tables by itself.
+    if tool("addpart", &[device.name(), "1", "2048", "16384"]).is_none() {
+        return;
+    }
     assert_eq!(whats(&inspect(&device.0).unwrap()), [("partitioned", true)]);
     let partition = format!("{}p1", device.name());
     if tool("mkfs.ext4", &["-q", &partition]).is_none() {
