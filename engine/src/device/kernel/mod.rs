@@ -1,7 +1,7 @@
 //! Drives that the kernel drives: block devices and preallocated files, through O_DIRECT.
 //!
-//! Two engines do the same: io_uring ([`uring`]) and, where the system forbids it (as containers
-//! often do), a few blocking threads ([`threads`]). Which one runs is told by
+//! Two engines do the same: io_uring (`uring`) and, where the system forbids it (as containers
+//! often do), a few blocking threads (`threads`). Which one runs is told by
 //! [`DriveFacts::back_end`] and by a warning. `STANCHION_KERNEL_IO=io_uring` or `=threads` forces
 //! one; the other is then not tried.
 //!
