@@ -1,5 +1,6 @@
 //! The Stanchion engine. See ARCHITECTURE.md for the path of the bytes and who owns what when.
 
+pub mod address;
 mod checksum;
 mod commit;
 pub mod device;

@@ -294,8 +294,7 @@ impl State {
             let holding = Holding::new(self.label.drives.len());
             let manifest = reserved.manifest.unwrap_or(Run { start: 0, count: 0 });
             let name = spec.name.clone();
-            let open =
-                OpenCheckpoint { id, name, segments, manifest, holding, doomed: false };
+            let open = OpenCheckpoint { id, name, segments, manifest, holding, doomed: false };
             self.open.insert(number, open);
             number
         });

@@ -10,9 +10,15 @@
 //! - A completed write is durable only after a later [`Operation::Flush`] that was submitted after
 //!   that completion, or if it was itself a [`Operation::WriteDurable`].
 
+pub mod inventory;
+pub mod kernel;
 pub(crate) mod queue;
 pub(crate) mod remote;
+pub mod safety;
 pub mod sim;
+mod sysfs;
+#[cfg(test)]
+mod test_tools;
 
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -28,7 +28,11 @@ pub(crate) struct RemoteDrive {
 }
 
 impl RemoteDrive {
-    pub(crate) fn new(drive: DriveIndex, mut facts: DriveFacts, fabric: Arc<Fabric>) -> RemoteDrive {
+    pub(crate) fn new(
+        drive: DriveIndex,
+        mut facts: DriveFacts,
+        fabric: Arc<Fabric>,
+    ) -> RemoteDrive {
         let reply_to = fabric.reactors.len() as u16 + drive.0;
         let done = Arc::clone(&fabric.done[usize::from(reply_to)]);
         // The reactor polls; whoever waits here may leave it the core.

@@ -1,0 +1,318 @@
+//! The open file or block device: found, classified, locked, measured, and held until it is dropped.
+//!
+//! Invariants:
+//! - What is opened for I/O is the very inode that was classified: it is first opened as a mere
+//!   location (which runs no driver and blocks on no FIFO) and then again through that descriptor.
+//! - Every descriptor is O_DIRECT, and transfers of whole blocks suit its alignment.
+//! - The lock lives exactly as long as the descriptor: exclusive for writing, shared for reading.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use super::OpenMode;
+use crate::device::DriveFacts;
+use crate::device::sysfs::{self, DeviceNumber, System};
+use crate::error::Error;
+use crate::limits::{BLOCK_BYTES, MAX_CHUNK_BYTES};
+use crate::units::{is_block_aligned, round_down};
+
+/// How often, and how long apart, a lock on a block device is tried: udev locks and reads a device
+/// for a moment after anybody who could write to it closed it.
+const LOCK_TRIES: u32 = 10;
+const LOCK_RETRY: Duration = Duration::from_millis(50);
+
+/// An open, locked file or block device.
+#[derive(Debug)]
+pub(super) struct DriveFile {
+    pub(super) file: File,
+    pub(super) mode: OpenMode,
+    /// The unit in which the kernel moves direct I/O: a transfer that ends elsewhere met the end of
+    /// the file.
+    pub(super) unit_bytes: u32,
+}
+
+impl DriveFile {
+    /// Opens `path` and reads its facts; the caller fills in the back end and the queue depth.
+    pub(super) fn open(path: &Path, mode: OpenMode) -> Result<(DriveFile, DriveFacts), Error> {
+        let name = path.display().to_string();
+        let location = open_location(path)?;
+        let metadata = location.metadata().map_err(|e| Error::os(format!("stat of {name}"), e))?;
+        let is_block_device = metadata.file_type().is_block_device();
+        let mut file = open_direct(&location, &name, mode, is_block_device)
+            .map_err(|error| explain_open(&name, &metadata, error))?;
+        lock(&file, mode, is_block_device).map_err(|error| busy(&name, &metadata, error))?;
+        let unit_bytes = direct_unit_bytes(&file, &name)?;
+        // For a block device, too, the end is where its last byte ends.
+        let end = file
+            .seek(SeekFrom::End(0))
+            .map_err(|error| Error::os(format!("finding the size of {name}"), error))?;
+        let capacity_bytes = round_down(end, BLOCK_BYTES);
+        if capacity_bytes == 0 {
+            return Err(Error::Usage(format!(
+                "{name} holds {end} bytes, less than one block of {BLOCK_BYTES}; \
+                 make it larger, or name another drive"
+            )));
+        }
+        if !is_block_device && mode == OpenMode::ReadWrite && metadata.blocks() * 512 < end {
+            tracing::warn!(
+                drive = name,
+                "the file has holes: a write can fail when its file system fills up"
+            );
+        }
+        let system = System::live();
+        let number = if is_block_device { metadata.rdev() } else { metadata.dev() };
+        let number = DeviceNumber::from_raw(number);
+        let block_dir = system.block_dir(number);
+        let (serial, model) = if is_block_device {
+            let dir = block_dir.as_deref();
+            (
+                dir.and_then(sysfs::serial)
+                    .unwrap_or_else(|| format!("dev-{:x}-{:x}", number.major, number.minor)),
+                dir.and_then(sysfs::model).unwrap_or_else(|| "block device".into()),
+            )
+        } else {
+            (format!("file-{:x}-{:x}", metadata.dev(), metadata.ino()), "file".into())
+        };
+        let facts = DriveFacts {
+            address: name,
+            serial,
+            model,
+            back_end: "",
+            capacity_bytes,
+            max_transfer_bytes: MAX_CHUNK_BYTES,
+            queue_depth: 0,
+            volatile_cache: block_dir.as_deref().and_then(sysfs::volatile_cache),
+            interrupt_driven: true,
+        };
+        Ok((DriveFile { file, mode, unit_bytes }, facts))
+    }
+}
+
+/// Makes a drive of `size_bytes`, a whole number of blocks, out of a new file: the space is
+/// reserved, and the file and its name are durable, when this returns.
+///
+/// # Errors
+/// [`Error::Usage`] when the file exists or the size is no whole number of blocks;
+/// [`Error::Environment`] when the file system has no room or cannot reserve it. A half-made file
+/// is removed.
+pub fn create_file(path: &Path, size_bytes: u64) -> Result<(), Error> {
+    let name = path.display().to_string();
+    if size_bytes == 0 || !is_block_aligned(size_bytes) || i64::try_from(size_bytes).is_err() {
+        return Err(Error::Usage(format!(
+            "{name}: {size_bytes} bytes is no whole number of blocks of {BLOCK_BYTES}"
+        )));
+    }
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let file = made.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => Error::Usage(format!(
+            "{name} exists and is left as it is; remove it, or name another file"
+        )),
+        _ => Error::os(format!("creating {name}"), error),
+    })?;
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let filled = reserve(&file, size_bytes)
+        .and_then(|()| file.sync_all())
+        .and_then(|()| File::open(parent)?.sync_all());
+    filled.map_err(|error| {
+        let removed = match fs::remove_file(path) {
+            Ok(()) => "the half-made file was removed".to_owned(),
+            Err(error) => format!("the half-made file is left there ({error})"),
+        };
+        match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Error::Environment(format!(
+                "{name}: no room for {size_bytes} bytes ({error}); {removed}; \
+                 free some space, or ask for less"
+            )),
+            Some(libc::EOPNOTSUPP) => Error::Environment(format!(
+                "{name}: this file system cannot reserve space (fallocate); {removed}; \
+                 use ext4, XFS or Btrfs"
+            )),
+            _ => Error::os(format!("making {name} of {size_bytes} bytes ({removed})"), error),
+        }
+    })
+}
+
+#[allow(unsafe_code)]
+fn reserve(file: &File, size_bytes: u64) -> io::Result<()> {
+    loop {
+        // SAFETY: plain call on a descriptor that `file` owns.
+        if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size_bytes as libc::off_t) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Opens a location without opening what lies there, and checks that it may be a drive.
+pub(crate) fn open_location(path: &Path) -> Result<File, Error> {
+    let name = path.display().to_string();
+    let location = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path);
+    let location = location.map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR) => Error::DriveNotFound {
+            address: name.clone(),
+            detail: "no such file or block device; `stanchion drives` lists what there is".into(),
+        },
+        _ => Error::os(format!("opening {name}"), error),
+    })?;
+    let kind =
+        location.metadata().map_err(|e| Error::os(format!("stat of {name}"), e))?.file_type();
+    if kind.is_file() || kind.is_block_device() {
+        return Ok(location);
+    }
+    let what = if kind.is_dir() {
+        "a directory"
+    } else if kind.is_char_device() {
+        "a character device"
+    } else if kind.is_fifo() {
+        "a FIFO"
+    } else {
+        "a socket"
+    };
+    Err(Error::Usage(format!(
+        "{name} is {what}; a drive is a block device, a regular file, or an NVMe address such as pcie:0000:04:00.0"
+    )))
+}
+
+/// Opens for reading what a descriptor of [`open_location`] refers to.
+pub(crate) fn reopen(location: &File, write: bool, flags: i32) -> io::Result<File> {
+    let path = format!("/proc/self/fd/{}", location.as_raw_fd());
+    OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
+}
+
+fn open_direct(location: &File, name: &str, mode: OpenMode, block: bool) -> io::Result<File> {
+    let write = mode == OpenMode::ReadWrite;
+    // Without O_CREAT, O_EXCL claims a block device: it fails while anything is mounted from it,
+    // swaps on it or is stacked on it, and keeps others from doing so.
+    let exclusive = if block && write { libc::O_EXCL } else { 0 };
+    let mut tries = LOCK_TRIES;
+    loop {
+        match reopen(location, write, libc::O_DIRECT | exclusive) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && tries > 1 => {
+                tracing::debug!(drive = name, "busy, trying again");
+                tries -= 1;
+                std::thread::sleep(LOCK_RETRY);
+            }
+            result => return result,
+        }
+    }
+}
+
+fn explain_open(name: &str, metadata: &fs::Metadata, error: io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => Error::Environment(format!(
+            "{name}: its file system does not support direct I/O (O_DIRECT); \
+             put the file on ext4, XFS or Btrfs, or use a block device"
+        )),
+        Some(libc::EBUSY) => busy(name, metadata, error),
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => Error::Environment(format!(
+            "opening {name}: {error}; it is read-only, or this user may not write it: \
+             run as root, or as a member of the group that owns it"
+        )),
+        _ => Error::os(format!("opening {name}"), error),
+    }
+}
+
+#[allow(unsafe_code)]
+fn lock(file: &File, mode: OpenMode, is_block_device: bool) -> io::Result<()> {
+    let kind = if mode == OpenMode::ReadWrite { libc::LOCK_EX } else { libc::LOCK_SH };
+    let mut tries = if is_block_device { LOCK_TRIES } else { 1 };
+    loop {
+        // SAFETY: plain call on a descriptor that `file` owns.
+        if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::Interrupted => {}
+            io::ErrorKind::WouldBlock if tries > 1 => {
+                tries -= 1;
+                std::thread::sleep(LOCK_RETRY);
+            }
+            _ => return Err(error),
+        }
+    }
+}
+
+/// Names whoever keeps us from a drive, as far as the kernel tells.
+fn busy(name: &str, metadata: &fs::Metadata, error: io::Error) -> Error {
+    if !matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EWOULDBLOCK)) {
+        return Error::os(format!("locking {name}"), error);
+    }
+    let system = System::live();
+    let inode_device = DeviceNumber::from_raw(metadata.dev());
+    let mut owners: Vec<String> =
+        system.lock_owners(inode_device, metadata.ino()).iter().map(ToString::to_string).collect();
+    if owners.is_empty() && metadata.file_type().is_block_device() {
+        let number = DeviceNumber::from_raw(metadata.rdev());
+        let findings = crate::device::safety::inspect_block_device(&system, number);
+        owners = findings
+            .into_iter()
+            .filter(|finding| !finding.overridable)
+            .map(|finding| format!("{} ({})", finding.what, finding.evidence))
+            .collect();
+    }
+    let owner = if owners.is_empty() { "another process".into() } else { owners.join(", ") };
+    Error::Busy { what: format!("drive {name}"), owner }
+}
+
+/// The unit of direct I/O of an open file, which divides a block.
+fn direct_unit_bytes(file: &File, name: &str) -> Result<u32, Error> {
+    /// What a drive's sector is when the kernel does not tell.
+    const SECTOR_BYTES: u32 = 512;
+    let Some((memory, offset)) = direct_alignment(file) else { return Ok(SECTOR_BYTES) };
+    let fits = |unit: u32| unit != 0 && BLOCK_BYTES.is_multiple_of(u64::from(unit));
+    if fits(memory) && fits(offset) {
+        return Ok(offset);
+    }
+    Err(Error::Environment(if offset == 0 {
+        format!(
+            "{name}: direct I/O (O_DIRECT) is not supported for this file; \
+             encryption, compression or data journalling may be on: turn it off, or use another file system"
+        )
+    } else {
+        format!(
+            "{name}: direct I/O needs memory aligned to {memory} and offsets aligned to {offset} bytes, \
+             which does not suit blocks of {BLOCK_BYTES}; use another drive"
+        )
+    }))
+}
+
+/// Alignment of memory and of offsets for direct I/O; `None` where the kernel does not tell.
+#[allow(unsafe_code)]
+fn direct_alignment(file: &File) -> Option<(u32, u32)> {
+    // SAFETY: `statx` is plain integers, for which zero is a value.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is an empty C string, so that the descriptor itself is meant, and `found`
+    // is a statx to write to.
+    let result = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            libc::STATX_DIOALIGN,
+            &raw mut found,
+        )
+    };
+    let told = result == 0 && found.stx_mask & libc::STATX_DIOALIGN != 0;
+    told.then_some((found.stx_dio_mem_align, found.stx_dio_offset_align))
+}
+
+impl Drop for DriveFile {
+    /// Unlocks now: a descriptor inherited by a child, or a ring that the kernel is still tearing
+    /// down, would keep the lock longer than the device lives.
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: plain call on a descriptor that `self.file` owns.
+        unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+    }
+}

@@ -1,0 +1,196 @@
+//! What `format` asks before it destroys anything.
+//!
+//! - [`inspect`] asks the kernel who uses a block device or a file. It opens nothing for writing.
+//! - [`content_signature`] tells whether the bytes at both ends of a drive look like somebody's
+//!   data. It is pure and knows nothing of the kernel, so it serves every back end.
+//!
+//! A finding that is not overridable means that somebody uses the drive now: no option of any
+//! command may format it.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::kernel::{open_location, reopen};
+use super::sysfs::{self, DeviceNumber, System};
+use crate::error::Error;
+
+mod signature;
+
+pub use signature::{PROBE_BYTES, content_signature};
+
+/// One reason not to format a drive.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Finding {
+    /// What was found: "mounted", "swap", "held", "read-only", "locked", "partitioned".
+    pub what: &'static str,
+    /// Where it was found, for people.
+    pub evidence: String,
+    /// Whether the user may say to format the drive all the same.
+    pub overridable: bool,
+}
+
+/// All reasons that were found.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Findings(pub Vec<Finding>);
+
+impl Findings {
+    /// Whether nothing speaks against formatting.
+    pub fn is_clear(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The findings that nothing overrides.
+    pub fn never_overridable(&self) -> impl Iterator<Item = &Finding> {
+        self.0.iter().filter(|finding| !finding.overridable)
+    }
+}
+
+impl std::fmt::Display for Findings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (at, finding) in self.0.iter().enumerate() {
+            let separator = if at == 0 { "" } else { "; " };
+            write!(f, "{separator}{}: {}", finding.what, finding.evidence)?;
+        }
+        Ok(())
+    }
+}
+
+fn in_use(what: &'static str, evidence: String) -> Finding {
+    Finding { what, evidence, overridable: false }
+}
+
+/// Who uses the block device or the file at `path`, as far as the kernel tells. The bytes on it are
+/// not looked at; see [`content_signature`]. An open [`Device`](super::Device) counts as a user:
+/// inspect before opening.
+///
+/// # Errors
+/// [`Error::DriveNotFound`], and [`Error::Usage`] for what is neither.
+pub fn inspect(path: &Path) -> Result<Findings, Error> {
+    let name = path.display().to_string();
+    let location = open_location(path)?;
+    let metadata = location.metadata().map_err(|e| Error::os(format!("stat of {name}"), e))?;
+    let system = System::live();
+    let inode_device = DeviceNumber::from_raw(metadata.dev());
+    let mut found: Vec<Finding> = system
+        .lock_owners(inode_device, metadata.ino())
+        .iter()
+        .map(|owner| in_use("locked", format!("{name} is locked by {owner}")))
+        .collect();
+    if metadata.file_type().is_block_device() {
+        found.extend(inspect_block_device(&system, DeviceNumber::from_raw(metadata.rdev())));
+        // Whatever /sys and /proc do not show (other mount namespaces, ZFS, Btrfs on many drives)
+        // holds the device exclusively.
+        let claimed = reopen(&location, false, libc::O_EXCL)
+            .is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
+        if claimed && found.iter().all(|finding| finding.overridable) {
+            found.push(in_use("held", format!("{name} is claimed by the kernel or a process")));
+        }
+    } else {
+        found.extend(inspect_file(&system, &metadata));
+    }
+    if found.iter().all(|finding| finding.what != "locked") && is_locked(&location) {
+        found.push(in_use("locked", format!("{name} is locked by another process")));
+    }
+    Ok(Findings(found))
+}
+
+/// What speaks against using a file: loop devices and swap on it.
+fn inspect_file(system: &System, file: &fs::Metadata) -> Vec<Finding> {
+    let same = |path: &str| {
+        fs::metadata(system.path(path))
+            .is_ok_and(|other| (other.dev(), other.ino()) == (file.dev(), file.ino()))
+    };
+    let mut found = Vec::new();
+    for name in sysfs::names(&system.path("/sys/block")) {
+        let backing = system.path(&format!("/sys/block/{name}/loop/backing_file"));
+        if sysfs::read_line(&backing).is_some_and(|path| same(&path)) {
+            found.push(in_use("held", format!("it backs the loop device /dev/{name}")));
+        }
+    }
+    for swap in system.swaps() {
+        if same(&swap) {
+            found.push(in_use("swap", format!("active swap file {swap}")));
+        }
+    }
+    found
+}
+
+/// What speaks against using a block device, by /sys and /proc alone.
+pub(crate) fn inspect_block_device(system: &System, device: DeviceNumber) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let Some(own_dir) = system.block_dir(device) else { return found };
+    let disk_dir = sysfs::disk_dir(&own_dir);
+    let is_partition = disk_dir != own_dir;
+    let partitions = if is_partition { Vec::new() } else { sysfs::partition_dirs(&disk_dir) };
+    let name_of = |dir: &Path| {
+        dir.file_name().map_or_else(String::new, |n| n.to_string_lossy().replace('!', "/"))
+    };
+
+    // The device itself, its partitions, and the disk under a partition: what is done to any of
+    // them is done to the bytes of this one. Sibling partitions are somebody else's.
+    let mut related = vec![own_dir.clone()];
+    related.extend(partitions.iter().cloned());
+    if is_partition {
+        related.push(disk_dir.clone());
+    }
+    let related: Vec<_> = related
+        .iter()
+        .filter_map(|dir| {
+            let number = DeviceNumber::parse(&sysfs::read_line(&dir.join("dev"))?)?;
+            Some((number, dir))
+        })
+        .collect();
+    let related_to = |number: DeviceNumber| {
+        related.iter().find(|(known, _)| *known == number).map(|(_, dir)| name_of(dir))
+    };
+
+    for mount in system.mounts() {
+        // Btrfs shows a device number of its own, but names one of its devices as the source.
+        let name = related_to(mount.device)
+            .or_else(|| system.device_of_path(&mount.source).and_then(related_to));
+        if let Some(name) = name {
+            found.push(in_use("mounted", format!("/dev/{name} is mounted at {}", mount.target)));
+        }
+    }
+    for swap in system.swaps() {
+        if let Some(name) = system.device_of_path(&swap).and_then(related_to) {
+            found.push(in_use("swap", format!("/dev/{name} is active swap")));
+        }
+    }
+    for (_, dir) in &related {
+        let name = name_of(dir);
+        for holder in sysfs::names(&dir.join("holders")) {
+            let holder = holder.replace('!', "/");
+            found.push(in_use("held", format!("/dev/{name} is held by /dev/{holder}")));
+        }
+        if sysfs::read_line(&dir.join("ro")).is_some_and(|ro| ro != "0") {
+            found.push(in_use("read-only", format!("/dev/{name} is read-only")));
+        }
+    }
+    if !partitions.is_empty() {
+        let names: Vec<String> = partitions.iter().map(|dir| name_of(dir)).collect();
+        found.push(Finding {
+            what: "partitioned",
+            evidence: format!("partitions {}", names.join(", ")),
+            overridable: true,
+        });
+    }
+    found
+}
+
+/// Whether somebody holds a lock on it that /proc does not show to us (another pid namespace). The
+/// lock that this takes for the test is gone when it returns.
+#[allow(unsafe_code)]
+fn is_locked(location: &fs::File) -> bool {
+    use std::os::fd::AsRawFd;
+    let Ok(file) = reopen(location, false, libc::O_NONBLOCK) else { return false };
+    // SAFETY: plain call on a descriptor that `file` owns.
+    let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    result != 0 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+use std::fs;
+
+use super::*;
+use crate::device::kernel::{self, OpenMode};
+use crate::device::test_tools::{LoopDevice, Mounted, tool};
+
+const IMAGE_BYTES: u64 = 16 << 20;
+
+fn image(dir: &Path) -> std::path::PathBuf {
+    let path = dir.join("image");
+    kernel::create_file(&path, IMAGE_BYTES).unwrap();
+    path
+}
+
+fn signature_of(path: &Path) -> Option<String> {
+    let bytes = fs::read(path).unwrap();
+    let probe = PROBE_BYTES as usize;
+    content_signature(&bytes[..probe], &bytes[bytes.len() - probe..])
+}
+
+fn whats(findings: &Findings) -> Vec<(&'static str, bool)> {
+    findings.0.iter().map(|finding| (finding.what, finding.overridable)).collect()
+}
+
+#[test]
+fn images_made_by_the_real_tools_are_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    assert_eq!(signature_of(&path), None);
+    let name = path.to_str().unwrap();
+    for (command, arguments, expected) in [
+        ("mkfs.ext2", vec!["-q", "-F", name], "ext2 file system"),
+        ("mkfs.ext3", vec!["-q", "-F", name], "ext3 file system"),
+        ("mkfs.ext4", vec!["-q", "-F", name], "ext4 file system"),
+        ("mkswap", vec![name], "swap space"),
+    ] {
+        fs::remove_file(&path).unwrap();
+        kernel::create_file(&path, IMAGE_BYTES).unwrap();
+        if tool(command, &arguments).is_some() {
+            assert_eq!(signature_of(&path).as_deref(), Some(expected), "{command}");
+        }
+    }
+}
+
+#[test]
+fn made_images_are_known() {
+    let zero = vec![0u8; PROBE_BYTES as usize];
+    let first = |at: usize, bytes: &[u8]| {
+        let mut image = zero.clone();
+        image[at..at + bytes.len()].copy_from_slice(bytes);
+        content_signature(&image, &zero).unwrap()
+    };
+    let last = |from_end: usize, bytes: &[u8]| {
+        let mut image = zero.clone();
+        let at = image.len() - from_end;
+        image[at..at + bytes.len()].copy_from_slice(bytes);
+        content_signature(&zero, &image).unwrap()
+    };
+    assert_eq!(content_signature(&zero, &zero), None);
+    for (at, bytes, expected) in [
+        (512, &b"EFI PART"[..], "GPT partition table"),
+        (4096, b"EFI PART", "GPT partition table"),
+        (0, b"XFSB", "XFS file system"),
+        (0, b"LUKS\xba\xbe", "LUKS encrypted volume"),
+        (65536 + 64, b"_BHRfS_M", "Btrfs file system"),
+        (512, b"LABELONE", "LVM2 physical volume"),
+        (4096, b"\xfc\x4e\x2b\xa9", "md RAID member"),
+        ((128 << 10) + 5 * 1024, b"\x0c\xb1\xba\0\0\0\0\0", "ZFS pool member"),
+        (3, b"NTFS    ", "NTFS file system"),
+        (82, b"FAT32   ", "FAT file system"),
+        (510, b"\x55\xaa", "boot sector or empty MBR partition table"),
+        (0, b"PK\x03\x04", "zip archive (or a PyTorch checkpoint)"),
+        (0, b"\x10\0\0\0\0\0\0\0{\"a\":", "safetensors file"),
+        (12345, b"\x01", "unknown non-zero data at byte 12345"),
+    ] {
+        assert_eq!(first(at, bytes), expected);
+    }
+    assert_eq!(last(512, b"EFI PART"), "GPT partition table (the second)");
+    assert_eq!(last(8192, b"\xfc\x4e\x2b\xa9"), "md RAID member");
+    assert_eq!(last(256 << 10, b"\0\0\0\0\0\xba\xb1\x0c"), "ZFS pool member");
+    assert_eq!(last(1, b"\x01"), "unknown non-zero data 1 bytes before the end");
+    let mut mbr = zero.clone();
+    mbr[446 + 4] = 0x83;
+    mbr[510..512].copy_from_slice(b"\x55\xaa");
+    assert_eq!(content_signature(&mbr, &zero).as_deref(), Some("MBR partition table"));
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_bytes_of_any_length_get_an_answer(
+        first in proptest::collection::vec(0u8.., 0..9000),
+        last in proptest::collection::vec(0u8.., 0..9000),
+    ) {
+        let blank = first.iter().chain(&last).all(|byte| *byte == 0);
+        proptest::prop_assert_eq!(content_signature(&first, &last).is_none(), blank);
+    }
+}
+
+#[test]
+fn an_unused_file_is_clear_and_an_open_one_is_locked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    assert!(inspect(&path).unwrap().is_clear());
+    let device = kernel::open(&path, OpenMode::ReadOnly, 1).unwrap();
+    let findings = inspect(&path).unwrap();
+    assert_eq!(whats(&findings), [("locked", false)]);
+    assert!(findings.to_string().contains("this process"), "{findings}");
+    drop(device);
+    assert!(inspect(&path).unwrap().is_clear());
+    assert!(matches!(inspect(dir.path()), Err(Error::Usage(_))));
+    assert!(matches!(inspect(&dir.path().join("no")), Err(Error::DriveNotFound { .. })));
+}
+
+#[test]
+fn a_mounted_loop_device_and_its_file_are_never_overridable() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let Some(device) = LoopDevice::new(&path, &[]) else { return };
+    assert!(inspect(&device.0).unwrap().is_clear());
+    let findings = inspect(&path).unwrap();
+    assert_eq!(whats(&findings), [("held", false)]);
+    assert!(findings.to_string().contains(device.name()), "{findings}");
+    if tool("mkfs.ext4", &["-q", device.name()]).is_none() {
+        return;
+    }
+    let Some(mounted) = Mounted::new(&device) else { return };
+    let findings = inspect(&device.0).unwrap();
+    assert!(whats(&findings).contains(&("mounted", false)), "{findings}");
+    assert!(findings.to_string().contains(mounted.0.path().to_str().unwrap()), "{findings}");
+    drop(mounted);
+    assert!(inspect(&device.0).unwrap().is_clear());
+}
+
+#[test]
+fn partitions_can_be_overridden_unless_one_is_mounted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    // An MBR with one Linux partition of 8 MiB from the first MiB.
+    let mut disk = fs::read(&path).unwrap();
+    disk[446 + 4] = 0x83;
+    disk[446 + 8..446 + 12].copy_from_slice(&2048u32.to_le_bytes());
+    disk[446 + 12..446 + 16].copy_from_slice(&16384u32.to_le_bytes());
+    disk[510..512].copy_from_slice(b"\x55\xaa");
+    fs::write(&path, &disk).unwrap();
+    assert_eq!(signature_of(&path).as_deref(), Some("MBR partition table"));
+    let Some(device) = LoopDevice::new(&path, &[]) else { return };
+    // Not every kernel reads partition tables by itself.
+    if tool("addpart", &[device.name(), "1", "2048", "16384"]).is_none() {
+        return;
+    }
+    assert_eq!(whats(&inspect(&device.0).unwrap()), [("partitioned", true)]);
+    let partition = format!("{}p1", device.name());
+    if tool("mkfs.ext4", &["-q", &partition]).is_none() {
+        return;
+    }
+    let target = tempfile::tempdir().unwrap();
+    tool("mount", &[&partition, target.path().to_str().unwrap()]).unwrap();
+    let mounted = Mounted(target);
+    for name in [device.name(), &partition] {
+        let findings = inspect(name.as_ref()).unwrap();
+        assert!(whats(&findings).contains(&("mounted", false)), "{name}: {findings}");
+    }
+    drop(mounted);
+    assert!(inspect(partition.as_ref()).unwrap().is_clear());
+}
+
+#[test]
+fn a_read_only_device_is_never_overridable() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let Some(device) = LoopDevice::new(&path, &["--read-only"]) else { return };
+    assert_eq!(whats(&inspect(&device.0).unwrap()), [("read-only", false)]);
+}
+
+#[test]
+fn an_exclusive_claim_is_found_though_nothing_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let Some(device) = LoopDevice::new(&path, &[]) else { return };
+    let claim = reopen(&open_location(&device.0).unwrap(), true, libc::O_EXCL).unwrap();
+    assert_eq!(whats(&inspect(&device.0).unwrap()), [("held", false)]);
+    drop(claim);
+}
+
+#[test]
+fn an_active_swap_file_is_found() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("proc")).unwrap();
+    let swaps = "Filename Type Size Used Priority\n/swap\\040file file 1 0 -2\n";
+    fs::write(root.path().join("proc/swaps"), swaps).unwrap();
+    let swap = root.path().join("swap file");
+    fs::write(&swap, b"x").unwrap();
+    let system = System::below(root.path());
+    let found = Findings(inspect_file(&system, &fs::metadata(&swap).unwrap()));
+    assert_eq!(whats(&found), [("swap", false)]);
+    let other = fs::metadata(root.path()).unwrap();
+    assert!(inspect_file(&system, &other).is_empty());
+}

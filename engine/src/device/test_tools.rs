@@ -1,0 +1,85 @@
+//! What tests of several modules need: loop devices, mounts and a seeded source of numbers.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A small seeded generator (SplitMix64), so that a failure can be repeated.
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+pub(crate) fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
+}
+
+/// Runs a tool; `None`, with a message, when it is not installed; panics when it fails.
+pub(crate) fn tool(name: &str, arguments: &[&str]) -> Option<String> {
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    match Command::new(name).args(arguments).env("PATH", path).output() {
+        Ok(output) => {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{name} {arguments:?}: {errors}");
+            Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        }
+        Err(error) => {
+            eprintln!("skipped: {name} cannot be run: {error}");
+            None
+        }
+    }
+}
+
+/// A loop device over a file, detached when dropped.
+pub(crate) struct LoopDevice(pub(crate) PathBuf);
+
+impl LoopDevice {
+    /// `None`, with a message, where loop devices cannot be made.
+    pub(crate) fn new(file: &Path, options: &[&str]) -> Option<LoopDevice> {
+        if !is_root() {
+            eprintln!("skipped: loop devices need root");
+            return None;
+        }
+        let file = file.to_str().unwrap();
+        let arguments = [options, &["--nooverlap", "--find", "--show", file]].concat();
+        Some(LoopDevice(tool("losetup", &arguments)?.into()))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("/usr/sbin/losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+/// A mounted file system, unmounted when dropped.
+pub(crate) struct Mounted(pub(crate) tempfile::TempDir);
+
+impl Mounted {
+    pub(crate) fn new(device: &LoopDevice) -> Option<Mounted> {
+        let dir = tempfile::tempdir().unwrap();
+        tool("mount", &[device.name(), dir.path().to_str().unwrap()])?;
+        Some(Mounted(dir))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
