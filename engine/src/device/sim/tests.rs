@@ -444,3 +444,28 @@ fn a_dense_drive_behaves_as_one_without_a_cache() {
     rig.drive.crash(1);
     assert_eq!(Rig::on(rig.drive.clone()).read(3), Ok(7));
 }
+
+#[test]
+fn a_write_in_flight_survives_its_process_or_a_power_cut_by_the_seed() {
+    for cut_power in [false, true] {
+        let mut seen = HashSet::new();
+        for seed in 0..32 {
+            let mut rig = Rig::new(SimConfig { seed, ..small() });
+            rig.fill(1, 5);
+            rig.submit(Operation::Write, 1, 1).unwrap();
+            let drive = rig.drive.clone();
+            if cut_power {
+                drive.crash(seed);
+            }
+            drop(rig);
+            let rig = Rig::on(drive);
+            assert_eq!(
+                rig.drive.volatile_writes().len(),
+                usize::from(!cut_power && rig.drive.peek(B, B).unwrap()[0] == 5)
+            );
+            seen.insert(rig.drive.peek(B, B).unwrap());
+        }
+        assert!(seen.contains(&vec![0; B as usize]) && seen.contains(&vec![5; B as usize]));
+        assert_eq!(seen.len() > 2, cut_power, "only a power cut tears");
+    }
+}
