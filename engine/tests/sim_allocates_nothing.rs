@@ -1,7 +1,7 @@
 //! A dense simulated drive takes no memory while commands run, so that tests which count
 //! allocations can drive the engine through it.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, clippy::unwrap_used)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

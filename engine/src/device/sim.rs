@@ -20,6 +20,7 @@
 mod content;
 mod device;
 mod fault;
+mod hardware;
 mod rng;
 #[cfg(test)]
 mod tests;
@@ -32,11 +33,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use content::{Content, Fate, SECTOR, Write};
-use device::InFlight;
+use content::{Content, Fate, Write};
 pub use device::SimDevice;
 use fault::Faults;
 pub use fault::{Effect, Fault, When};
+use hardware::Hardware;
 pub use rng::SimRng;
 pub use world::SimWorld;
 
@@ -150,23 +151,6 @@ pub struct TraceEvent {
 pub struct SimDrive {
     hardware: Arc<Mutex<Hardware>>,
     world: SimWorld,
-}
-
-/// All that is behind the lock.
-struct Hardware {
-    config: SimConfig,
-    content: Content,
-    faults: Faults,
-    rng: SimRng,
-    trace: Option<Vec<TraceEvent>>,
-    in_flight: VecDeque<InFlight>,
-    next_write: u64,
-    /// Tells a device that is open from those that a power cut has cut off.
-    epoch: u64,
-    is_open: bool,
-    is_removed: bool,
-    /// Epochs and tags of commands that a power cut took from a device that still polls for them.
-    orphans: Vec<(u64, u64)>,
 }
 
 impl fmt::Debug for SimDrive {
@@ -464,44 +448,3 @@ impl SimDrive {
         self.hardware.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-impl Hardware {
-    fn contains(&self, offset_bytes: u64, len_bytes: u64) -> bool {
-        offset_bytes.checked_add(len_bytes).is_some_and(|end| end <= self.config.capacity_bytes)
-    }
-
-    fn buffer_for(&self, offset_bytes: u64, len_bytes: u64) -> Option<Vec<u8>> {
-        let aligned = is_block_aligned(offset_bytes) && is_block_aligned(len_bytes);
-        (aligned && self.contains(offset_bytes, len_bytes)).then(|| vec![0; len_bytes as usize])
-    }
-
-    /// In the order of submission, whatever order they will complete in.
-    fn writes_in_flight(&self) -> Vec<&Write> {
-        let mut writes: Vec<&Write> = self.in_flight.iter().filter_map(InFlight::write).collect();
-        writes.sort_by_key(|write| write.id);
-        writes
-    }
-
-    /// Takes the commands from the device that holds the drive. Their writes become strays, in the
-    /// order of submission; if the device polls for them, it finds them failed.
-    fn abandon_in_flight(&mut self) {
-        let mut writes = Vec::new();
-        for command in self.in_flight.drain(..) {
-            self.orphans.push((self.epoch, command.tag()));
-            writes.extend(command.into_write());
-        }
-        writes.sort_by_key(|write| write.id);
-        for write in writes {
-            self.content.stray(write, None);
-        }
-    }
-
-    /// Adds an event to the trace, if one is kept, and numbers it.
-    fn trace(&mut self, world: &SimWorld, event: TraceEvent) {
-        if let Some(trace) = &mut self.trace {
-            trace.push(TraceEvent { at: world.tick(), ..event });
-        }
-    }
-}
-
-const _: () = assert!(BLOCK_BYTES.is_multiple_of(SECTOR as u64));
