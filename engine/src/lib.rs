@@ -11,16 +11,25 @@ pub mod extent;
 pub mod format;
 mod idle;
 pub mod limits;
+mod lock;
 pub mod memory;
 mod metadata;
 mod name;
 mod placement;
+mod pool;
 mod reactor;
 mod recover;
 pub mod ring;
+mod session;
 mod state;
 pub mod units;
 
 pub use error::{Damage, Error, ErrorKind, IoError};
 pub use name::{CheckpointName, check_base_name};
+pub use pool::{
+    CheckpointInfo, Content, DEFAULT_QUEUE_DEPTH, DriveInfo, FormatOptions, FormatReport, Notice,
+    Pool, PoolInfo, PoolMode, PoolOptions, SegmentInfo, Survey, VerifyProgress, VerifyReport,
+    format as format_pool, survey,
+};
+pub use session::{OpenedSegment, Session, SessionBuffer, SessionOptions};
 pub use state::CheckpointSpec;

@@ -69,7 +69,8 @@ fn lock_directory() -> PathBuf {
 
 fn command_name() -> String {
     let path = std::env::current_exe().ok();
-    let name = path.as_deref().and_then(|p| p.file_name()).map(|n| n.to_string_lossy().into_owned());
+    let name =
+        path.as_deref().and_then(|p| p.file_name()).map(|n| n.to_string_lossy().into_owned());
     name.unwrap_or_else(|| "unknown".into())
 }
 

@@ -1,7 +1,7 @@
 //! Reading metadata objects: the same bytes lie on every drive, and any sound copy will do.
 
 use crate::drives::{DriveCommand, Drives};
-use crate::error::Damage;
+use crate::error::{Damage, Error};
 use crate::format::{CatalogueEntry, FormatError, Label, Manifest, MetaExtent, SegmentTable};
 use crate::units::DriveIndex;
 
@@ -177,12 +177,8 @@ pub(crate) fn read_table(
 }
 
 /// Overwrites bad copies with the sound bytes; the place and the content are those that the newest
-/// root names, so nothing else can be hurt. Says for which copies it worked.
-pub(crate) fn repair_copies<'a>(
-    drives: &mut dyn Drives,
-    bad: &'a [BadCopy],
-    sound: &[u8],
-) -> Vec<&'a BadCopy> {
+/// root names, so nothing else can be hurt. Says for each copy whether it worked.
+pub(crate) fn repair_copies(drives: &mut dyn Drives, bad: &[BadCopy], sound: &[u8]) -> Vec<bool> {
     let mut batch: Vec<_> = bad
         .iter()
         .map(|copy| DriveCommand::Write {
@@ -192,8 +188,7 @@ pub(crate) fn repair_copies<'a>(
             durable: true,
         })
         .collect();
-    let statuses = drives.run(&mut batch);
-    bad.iter().zip(statuses).filter(|(_, status)| status.is_ok()).map(|(copy, _)| copy).collect()
+    drives.run(&mut batch).into_iter().map(|status| status.is_ok()).collect()
 }
 
 /// Reads many extents, each from one drive, several at a time; a read that failed gives `None`.
@@ -229,5 +224,27 @@ pub(crate) fn read_many(
             take(start + number, status.is_ok().then_some(buffer));
         }
         start = end;
+    }
+}
+
+/// The object, or the damage of the first copy when no drive has a sound one.
+pub(crate) fn sound<T>(found: Found<T>) -> Result<T, Error> {
+    if let Some((object, _)) = found.object {
+        return Ok(object);
+    }
+    let damage = found.bad.into_iter().next().map(|copy| copy.damage);
+    Err(damage.unwrap_or_else(|| unreachable_damage()).into())
+}
+
+/// A pool has at least one drive, so a missing object always leaves a bad copy behind.
+fn unreachable_damage() -> Damage {
+    Damage {
+        what: "metadata",
+        serial: String::new(),
+        offset_bytes: None,
+        checkpoint: None,
+        shard: None,
+        generation: None,
+        detail: "no copy was found".into(),
     }
 }

@@ -18,6 +18,7 @@ use crate::error::{Damage, Error};
 use crate::format::{Catalogue, FormatError, Label, Layout, Manifest, Root, SegmentTable, Zone};
 use crate::limits::{BLOCK_BYTES, ROOT_SLOTS};
 use crate::metadata::{self, BadCopy, Found, Subject};
+use crate::pool::Notice;
 use crate::state::{Committed, Holding};
 use crate::units::{DriveIndex, Generation};
 
@@ -168,7 +169,15 @@ pub(crate) struct Roots {
     /// Which drives lack a copy of the newest one.
     pub(crate) incomplete: Vec<DriveIndex>,
     /// Slots whose bytes are no root: torn by a power cut, or damaged.
-    pub(crate) bad: Vec<Damage>,
+    pub(crate) bad: Vec<BadRoot>,
+}
+
+/// A slot of a root ring that holds no root.
+pub(crate) struct BadRoot {
+    pub(crate) drive: DriveIndex,
+    /// Which slot; `None` when the whole zone could not be read.
+    pub(crate) slot: Option<u64>,
+    pub(crate) damage: Damage,
 }
 
 /// Reads both root rings of every drive.
@@ -185,7 +194,8 @@ pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots
             let mut batch =
                 [DriveCommand::Read { drive, offset_bytes: zone_offset, into: &mut bytes }];
             if let Err(error) = drives.run(&mut batch).remove(0) {
-                roots.bad.push(root_damage(&entry.serial, zone_offset, error.to_string()));
+                let damage = root_damage(&entry.serial, zone_offset, error.to_string());
+                roots.bad.push(BadRoot { drive, slot: None, damage });
                 continue;
             }
             let stride = (zone_bytes / ROOT_SLOTS) as usize;
@@ -202,7 +212,8 @@ pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots
                     // A root of a pool that was here before is no damage.
                     Err(FormatError::Blank | FormatError::NotOurs) => {}
                     Err(error) => {
-                        roots.bad.push(root_damage(&entry.serial, offset, error.to_string()));
+                        let damage = root_damage(&entry.serial, offset, error.to_string());
+                        roots.bad.push(BadRoot { drive, slot: Some(slot as u64), damage });
                     }
                 }
             }
@@ -213,6 +224,35 @@ pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots
         roots.incomplete = (0..label.drives.len() as u16).filter(lacks).map(DriveIndex).collect();
     }
     Ok(roots)
+}
+
+/// Rewrites bad slots: with the root that belongs there, if another copy of it is sound, and with
+/// zeros otherwise, since a slot that holds no root is blank. Without `repair` it only tells.
+pub(crate) fn repair_roots(
+    drives: &mut dyn Drives,
+    label: &Label,
+    roots: &Roots,
+    repair: bool,
+) -> Vec<Notice> {
+    let mut notices = Vec::new();
+    for bad in &roots.bad {
+        let mut damage = bad.damage.clone();
+        let (Some(slot), Some(offset_bytes)) = (bad.slot, damage.offset_bytes) else {
+            notices.push(Notice::DamagedCopy(damage));
+            continue;
+        };
+        let belongs = |root: &&Root| root.generation.0 % ROOT_SLOTS == slot;
+        let root = roots.by_generation.values().rev().find(belongs);
+        damage.generation = root.map(|root| root.generation);
+        let uuid = label.drives[bad.drive.as_usize()].uuid;
+        let block = root
+            .map_or_else(|| vec![0; BLOCK_BYTES as usize], |root| root.encode(uuid, offset_bytes));
+        let mut batch =
+            [DriveCommand::Write { drive: bad.drive, offset_bytes, data: &block, durable: true }];
+        let repaired = repair && drives.run(&mut batch).remove(0).is_ok();
+        notices.push(if repaired { Notice::Repaired(damage) } else { Notice::DamagedCopy(damage) });
+    }
+    notices
 }
 
 /// Two different roots of one generation would mean two histories: nothing may choose between them.

@@ -133,8 +133,10 @@ pub(crate) enum Progress {
 /// Why a participant could not join.
 #[derive(Debug)]
 pub(crate) enum BeginError {
-    /// There will be room after an empty commit.
-    Reclaim,
+    /// There may be room after an empty commit; the error if not.
+    Reclaim {
+        no_space: Error,
+    },
     Failed(Error),
 }
 
@@ -279,13 +281,13 @@ impl State {
                 .previous
                 .iter()
                 .any(|old| !self.current.get(&old.name()).is_some_and(|new| Arc::ptr_eq(old, new)));
-            if reclaimable {
-                return Err(BeginError::Reclaim);
-            }
-            return Err(BeginError::Failed(Error::NoSpace {
-                needed_bytes: spec.length_bytes,
-                free_bytes: self.free_bytes(),
-            }));
+            let no_space =
+                Error::NoSpace { needed_bytes: spec.length_bytes, free_bytes: self.free_bytes() };
+            return Err(if reclaimable {
+                BeginError::Reclaim { no_space }
+            } else {
+                BeginError::Failed(no_space)
+            });
         };
         let number = joined.unwrap_or_else(|| {
             let number = self.next_open;

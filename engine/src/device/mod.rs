@@ -12,6 +12,7 @@
 
 pub mod inventory;
 pub mod kernel;
+mod open;
 pub(crate) mod queue;
 pub(crate) mod remote;
 pub mod safety;
@@ -20,11 +21,16 @@ mod sysfs;
 #[cfg(test)]
 mod test_tools;
 
+pub use open::open;
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::{Error, IoError};
 use crate::memory::Region;
+
+/// [`DriveFacts::back_end`] of drives that SPDK drives.
+pub const SPDK: &str = "spdk";
 
 /// What a drive is asked to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

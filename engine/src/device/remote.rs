@@ -12,7 +12,7 @@ use crate::device::{Command, Completion, Device, DriveFacts, Operation, SubmitEr
 use crate::error::{Error, IoError};
 use crate::memory::{Region, Span};
 use crate::reactor::control::Control;
-use crate::reactor::fabric::{Done, Fabric, Reply};
+use crate::reactor::fabric::{Done, Fabric, ReactorEnd, Reply};
 use crate::units::DriveIndex;
 
 /// One drive behind its reactor.
@@ -24,7 +24,8 @@ pub(crate) struct RemoteDrive {
     reply_to: u16,
     done: Arc<ArrayQueue<Done>>,
     regions: Vec<Arc<Region>>,
-    in_flight: u32,
+    /// Tags of the commands in flight.
+    tags: Vec<u64>,
 }
 
 impl RemoteDrive {
@@ -37,12 +38,16 @@ impl RemoteDrive {
         let done = Arc::clone(&fabric.done[usize::from(reply_to)]);
         // The reactor polls; whoever waits here may leave it the core.
         facts.interrupt_driven = true;
-        RemoteDrive { drive, facts, fabric, reply_to, done, regions: Vec::new(), in_flight: 0 }
+        RemoteDrive { drive, facts, fabric, reply_to, done, regions: Vec::new(), tags: Vec::new() }
+    }
+
+    fn reactor(&self) -> &ReactorEnd {
+        let route = self.fabric.routes[self.drive.as_usize()];
+        &self.fabric.reactors[usize::from(route.reactor)]
     }
 
     fn tell_reactor(&self, message: Control) {
-        let route = self.fabric.routes[self.drive.as_usize()];
-        let end = &self.fabric.reactors[usize::from(route.reactor)];
+        let end = self.reactor();
         end.control.push(message);
         end.unparker.unpark();
     }
@@ -87,23 +92,33 @@ impl Device for RemoteDrive {
             span,
             reply: Reply { to: self.reply_to, token: command.tag },
         };
+        if self.reactor().control.is_closed() {
+            return Err(SubmitError::Failed(IoError::Removed));
+        }
         self.fabric.send(self.drive, request);
-        self.in_flight += 1;
+        self.tags.push(command.tag);
         Ok(())
     }
 
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
         let mut count = 0;
         for completion in completions {
-            let Some(Done::Io { token, status }) = self.done.pop() else { break };
-            *completion = Completion { tag: token, status };
+            let done = match self.done.pop() {
+                Some(Done::Io { token, status }) => Completion { tag: token, status },
+                // A reactor that has ended answers no more; its drives are closed.
+                _ if !self.tags.is_empty() && self.reactor().control.is_closed() => {
+                    Completion { tag: self.tags[0], status: Err(IoError::Removed) }
+                }
+                _ => break,
+            };
+            self.tags.retain(|tag| *tag != done.tag);
+            *completion = done;
             count += 1;
         }
-        self.in_flight -= count as u32;
         count
     }
 
     fn in_flight(&self) -> u32 {
-        self.in_flight
+        self.tags.len() as u32
     }
 }

@@ -16,8 +16,9 @@ pub(crate) enum Control {
     Register { region: Arc<Region>, answer: Sender<Result<(), Error>> },
     /// Forget a region.
     Unregister { region: Arc<Region>, answer: Sender<()> },
-    /// Serve a session's ring from now on. The answer is the port's number.
-    OpenPort { ring: ring::Engine, client: Unparker, answer: Sender<u32> },
+    /// Serve a session's ring from now on. The answer is the port's number, None when there are too
+    /// many.
+    OpenPort { ring: ring::Engine, client: Unparker, answer: Sender<Option<u32>> },
     /// Stop taking entries, finish what is under way, then forget the session.
     ClosePort { port: u32, answer: Sender<()> },
     /// Let a session's entries name a buffer. The answer is its key, None when there are too many.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crossbeam::queue::ArrayQueue;
 use crossbeam::sync::Unparker;
@@ -129,16 +129,37 @@ impl Fabric {
 }
 
 /// Rare messages to a reactor that may carry anything; the flag spares the lock on each tick.
-#[derive(Default)]
 pub(crate) struct ControlQueue {
     waiting: AtomicBool,
-    messages: Mutex<Vec<Control>>,
+    /// None once the reactor has ended: messages are dropped, which their senders' channels tell.
+    messages: Mutex<Option<Vec<Control>>>,
+}
+
+impl Default for ControlQueue {
+    fn default() -> ControlQueue {
+        ControlQueue { waiting: AtomicBool::new(false), messages: Mutex::new(Some(Vec::new())) }
+    }
 }
 
 impl ControlQueue {
     pub(crate) fn push(&self, message: Control) {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
-        self.waiting.store(true, Ordering::Release);
+        if let Some(messages) = self.lock().as_mut() {
+            messages.push(message);
+            self.waiting.store(true, Ordering::Release);
+        }
+    }
+
+    /// The reactor has ended, however it did.
+    pub(crate) fn close(&self) {
+        *self.lock() = None;
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().is_none()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<Control>>> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a message waits.
@@ -148,6 +169,6 @@ impl ControlQueue {
 
     pub(crate) fn take(&self) -> Vec<Control> {
         self.waiting.store(false, Ordering::Release);
-        std::mem::take(&mut *self.messages.lock().unwrap_or_else(PoisonError::into_inner))
+        self.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 }

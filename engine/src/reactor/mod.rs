@@ -19,7 +19,7 @@ mod session_entries;
 
 use std::sync::Arc;
 
-use crossbeam::sync::Parker;
+use crossbeam::sync::{Parker, Unparker};
 
 use crate::checksum::ChecksumJob;
 use crate::device::Operation as DriveOperation;
@@ -29,10 +29,10 @@ use crate::idle::{Idle, Pause};
 use crate::limits::BLOCK_BYTES;
 use crate::memory::Span;
 use crate::reactor::control::Control;
-use crate::reactor::fabric::{CREDITS, Done, Fabric, OPERATIONS, Reply};
+use crate::reactor::fabric::{CREDITS, Done, Fabric, OPERATIONS, ReactorEnd, Reply};
 use crate::reactor::operation::{Failure, Kind, OperationTable};
-use crate::reactor::port::Port;
-use crate::ring::{CompleteEntry, codes};
+use crate::reactor::port::{MAX_PORTS, Port};
+use crate::ring::{self, CompleteEntry, codes};
 use crate::units::round_up;
 
 /// Entries taken from one ring, and answers handled, before the drives are polled again.
@@ -51,7 +51,18 @@ pub(crate) struct Reactor {
     ports: Vec<Option<Port>>,
     operations: OperationTable,
     credits: usize,
+    /// A multiple of `MAX_PORTS`; makes the numbers of ports unlike.
+    next_tag: u32,
     stopping: bool,
+}
+
+/// Tells whoever still asks, when a reactor ends, that it has: also when it ends by a panic.
+struct Ended<'a>(&'a ReactorEnd);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.control.close();
+    }
 }
 
 impl Reactor {
@@ -71,12 +82,15 @@ impl Reactor {
             ports: Vec::new(),
             operations: OperationTable::new(OPERATIONS),
             credits: CREDITS,
+            next_tag: 0,
             stopping: false,
         }
     }
 
     /// Runs until it is told to stop and nothing is under way.
     pub(crate) fn run(mut self) {
+        let fabric = Arc::clone(&self.fabric);
+        let _ended = Ended(&fabric.reactors[usize::from(self.index)]);
         crate::idle::shorten_timer_slack();
         let mut idle = Idle::reactor();
         loop {
@@ -105,12 +119,9 @@ impl Reactor {
     fn park(&mut self, time: std::time::Duration) {
         // A ring's flag tells its client to wake us. Work that came before the flag was up shows
         // in `prepare_sleep`; what other threads send is announced by a token in the parker.
-        let ports = || 0..self.ports.len();
         let mut work = false;
-        for number in ports() {
-            if let Some(port) = &mut self.ports[number] {
-                work |= port.ring.prepare_sleep() && port.is_open();
-            }
+        for port in self.ports.iter_mut().flatten() {
+            work |= port.ring.prepare_sleep() && port.is_open();
         }
         if !work {
             self.parker.park_timeout(time);
@@ -125,8 +136,8 @@ impl Reactor {
             self.handle_control();
             progress = true;
         }
-        for number in 0..self.ports.len() {
-            progress |= self.take_entries(number);
+        for index in 0..self.ports.len() {
+            progress |= self.take_entries(index);
         }
         progress |= self.hand_out_chunks();
         progress |= self.take_requests();
@@ -329,9 +340,9 @@ impl Reactor {
 
     /// Puts a completion on the session's ring. The slot was reserved when the entry was taken.
     fn complete(&mut self, port: u32, entry: CompleteEntry) {
-        if let Some(port) = self.ports[port as usize].as_mut() {
-            port.operations -= 1;
-            port.ring.complete(entry);
+        if let Some(open) = self.port(port) {
+            open.operations -= 1;
+            open.ring.complete(entry);
         }
         self.close_if_done(port);
     }
@@ -350,13 +361,7 @@ impl Reactor {
                     let _ = answer.send(());
                 }
                 Control::OpenPort { ring, client, answer } => {
-                    let free = self.ports.iter().position(Option::is_none);
-                    let number = free.unwrap_or(self.ports.len());
-                    if free.is_none() {
-                        self.ports.push(None);
-                    }
-                    self.ports[number] = Some(Port::new(ring, client));
-                    let _ = answer.send(number as u32);
+                    let _ = answer.send(self.open_port(ring, client));
                 }
                 Control::ClosePort { port, answer } => match self.port(port) {
                     Some(open) => {
@@ -391,16 +396,35 @@ impl Reactor {
         }
     }
 
-    fn port(&mut self, port: u32) -> Option<&mut Port> {
-        self.ports.get_mut(port as usize)?.as_mut()
+    /// Gives a session a port; `None` when there are too many.
+    fn open_port(&mut self, ring: ring::Engine, client: Unparker) -> Option<u32> {
+        let free = self.ports.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.ports.len());
+        if index >= MAX_PORTS as usize {
+            return None;
+        }
+        if free.is_none() {
+            self.ports.push(None);
+        }
+        self.next_tag = self.next_tag.wrapping_add(MAX_PORTS);
+        let number = self.next_tag + index as u32;
+        self.ports[index] = Some(Port::new(number, ring, client));
+        Some(number)
+    }
+
+    /// The session that a number names, if it still names one.
+    fn port(&mut self, number: u32) -> Option<&mut Port> {
+        let port = self.ports.get_mut(Port::index(number))?.as_mut()?;
+        (port.number == number).then_some(port)
     }
 
     fn close_if_done(&mut self, number: u32) {
         let Some(port) = self.port(number) else { return };
-        if port.operations == 0
-            && let Some(answer) = port.closing.take()
-        {
-            self.ports[number as usize] = None;
+        if port.operations > 0 {
+            return;
+        }
+        if let Some(answer) = port.closing.take() {
+            self.ports[Port::index(number)] = None;
             let _ = answer.send(());
         }
     }

@@ -11,6 +11,8 @@ use crate::ring;
 
 /// Segments that one session may have open at once.
 pub(crate) const MAX_SEGMENTS: usize = 1024;
+/// Sessions that one reactor may serve at once.
+pub(crate) const MAX_PORTS: u32 = 4096;
 /// Buffers that one session may have at once.
 pub(crate) const MAX_BUFFERS: u16 = 1024;
 
@@ -36,6 +38,8 @@ pub(crate) struct SegmentSlot {
 
 /// One session.
 pub(crate) struct Port {
+    /// Place and tag: see [`Port::index`].
+    pub(crate) number: u32,
     pub(crate) ring: ring::Engine,
     pub(crate) client: Unparker,
     pub(crate) buffers: BufferTable,
@@ -49,8 +53,9 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    pub(crate) fn new(ring: ring::Engine, client: Unparker) -> Port {
+    pub(crate) fn new(number: u32, ring: ring::Engine, client: Unparker) -> Port {
         Port {
+            number,
             ring,
             client,
             buffers: BufferTable::new(MAX_BUFFERS),
@@ -59,6 +64,12 @@ impl Port {
             poisoned: false,
             closing: None,
         }
+    }
+
+    /// The place of a port in its reactor's table. The rest of the number changes with each session,
+    /// so that a late message cannot reach the session that has the place now.
+    pub(crate) fn index(number: u32) -> usize {
+        (number % MAX_PORTS) as usize
     }
 
     /// Whether entries are taken from the ring.

@@ -13,13 +13,13 @@ use crate::units::{is_block_aligned, round_up};
 
 impl Reactor {
     /// Takes entries from one session's ring as long as there is room for their operations.
-    pub(super) fn take_entries(&mut self, number: usize) -> bool {
+    pub(super) fn take_entries(&mut self, index: usize) -> bool {
         let mut progress = false;
         for _ in 0..BATCH {
             if !self.operations.has_room() {
                 break;
             }
-            let Some(port) = self.ports[number].as_mut() else { break };
+            let Some(port) = self.ports[index].as_mut() else { break };
             if !port.is_open() {
                 break;
             }
@@ -27,20 +27,21 @@ impl Reactor {
                 Ok(Some(entry)) => entry,
                 Ok(None) => break,
                 Err(poisoned) => {
-                    tracing::warn!("session {number}: {poisoned}; its entries are no longer read");
+                    tracing::warn!("a session's ring: {poisoned}; its entries are no longer read");
                     port.poisoned = true;
                     break;
                 }
             };
             progress = true;
+            let number = port.number;
             port.operations += 1;
             let user_data = entry.user_data;
             let outcome = match entry.decode() {
-                Ok(request) => self.accept(number as u32, user_data, request),
+                Ok(request) => self.accept(number, user_data, request),
                 Err(reject) => Err((reject.code(), 0)),
             };
             if let Err((code, aux)) = outcome {
-                self.complete(number as u32, CompleteEntry::failure(user_data, code, aux));
+                self.complete(number, CompleteEntry::failure(user_data, code, aux));
             }
         }
         progress
@@ -106,7 +107,7 @@ impl Reactor {
         handle: u64,
         finish: Finish,
     ) -> Result<(), (i64, u64)> {
-        let slot = self.ports[number as usize].as_mut().and_then(|port| port.segment(handle));
+        let slot = self.port(number).and_then(|port| port.segment(handle));
         let Some(slot) = slot else { return Err((codes::BAD_HANDLE, 0)) };
         if slot.finished || slot.finish.is_some() || slot.segment.purpose == Purpose::Restore {
             return Err((codes::BAD_HANDLE, 0));
@@ -123,24 +124,26 @@ impl Reactor {
             failure: None,
             queued: false,
         });
-        slot.finish = Some((finish, operation));
+        if let Some(slot) = self.port(number).and_then(|port| port.segment(handle)) {
+            slot.finish = Some((finish, operation));
+        }
         self.ask_keeper_if_due(number, handle);
         Ok(())
     }
 
     /// Called when a transfer of a segment ended: a commit, abort or removal may be due now.
     pub(super) fn transfer_ended(&mut self, number: u32, handle: u64) {
-        let Some(port) = self.ports[number as usize].as_mut() else { return };
+        let Some(port) = self.port(number) else { return };
         let Some(slot) = port.segment(handle) else { return };
         slot.transfers -= 1;
         self.ask_keeper_if_due(number, handle);
-        if let Some(port) = self.ports[number as usize].as_mut() {
+        if let Some(port) = self.port(number) {
             port.finish_removal(handle);
         }
     }
 
     fn ask_keeper_if_due(&mut self, number: u32, handle: u64) {
-        let slot = self.ports[number as usize].as_mut().and_then(|port| port.segment(handle));
+        let slot = self.port(number).and_then(|port| port.segment(handle));
         let Some(slot) = slot else { return };
         let Some((finish, operation)) = slot.finish else { return };
         if slot.transfers > 0 {
@@ -171,14 +174,14 @@ impl Reactor {
     pub(super) fn handle_keeper(&mut self, token: u64, result: i64, detail: u32, aux: u64) {
         let operation = self.operations.remove((token >> 32) as u32);
         let number = operation.port;
-        if let Some(port) = self.ports[number as usize].as_mut() {
+        if let Some(port) = self.port(number) {
             if let Some(slot) = port.segment(operation.handle) {
                 slot.finish = None;
             }
             port.finish_removal(operation.handle);
         }
-        let entry =
-            CompleteEntry { user_data: operation.user_data, result, aux, ..Default::default() };
+        let user_data = operation.user_data;
+        let entry = CompleteEntry { user_data, result, detail, aux, ..Default::default() };
         self.complete(number, entry);
     }
 }

@@ -1,0 +1,449 @@
+//! Making a pool of drives, and looking at what a drive holds before that.
+//!
+//! Formatting is ordered so that a crash in the middle leaves a drive without a label, which counts
+//! as blank: first the old labels go, then the new root and catalogue are made durable, and the new
+//! labels come last.
+
+use std::path::Path;
+
+use uuid::Uuid;
+
+use crate::address::DriveAddress;
+use crate::commit::run_all;
+use crate::device::kernel::{self, OpenMode};
+use crate::device::safety::{self, Findings, PROBE_BYTES, content_signature};
+use crate::device::{Device, DriveFacts};
+use crate::direct::DirectDrives;
+use crate::drives::{DriveCommand, Drives};
+use crate::error::Error;
+use crate::format::{Catalogue, DriveEntry, Features, Label, Layout, MetaExtent, Root, Zone};
+use crate::limits::{BLOCK_BYTES, DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES};
+use crate::lock::{PoolLock, Sharing};
+use crate::pool::new_id;
+use crate::pool::open::{metadata_pages, open_devices};
+use crate::pool::options::DEFAULT_QUEUE_DEPTH;
+use crate::pool::shared::unix_ns;
+use crate::recover;
+use crate::units::{DriveIndex, Generation};
+
+/// What a drive holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A file that does not exist yet.
+    Absent,
+    /// Nothing: it may be formatted.
+    Blank,
+    /// A pool of ours.
+    Pool {
+        /// Its identity.
+        pool: Uuid,
+        /// Drives that it consists of.
+        drives: usize,
+        /// Checkpoints in it; `None` when that cannot be read.
+        checkpoints: Option<usize>,
+    },
+    /// Somebody's data; what it looks like.
+    Foreign(String),
+}
+
+/// A drive before it is formatted.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    /// The drive. For an absent file only the address means something.
+    pub facts: DriveFacts,
+    /// What it holds.
+    pub content: Content,
+    /// Who uses it.
+    pub in_use: Findings,
+}
+
+impl Survey {
+    /// Why it must not be formatted, or not without force.
+    fn refusal(&self, force: bool) -> Option<String> {
+        if let Some(finding) = self.in_use.never_overridable().next() {
+            return Some(format!(
+                "{} ({}); nothing overrides this",
+                finding.what, finding.evidence
+            ));
+        }
+        if force {
+            return None;
+        }
+        if let Some(finding) = self.in_use.0.first() {
+            return Some(format!(
+                "{} ({}); --force overrides this",
+                finding.what, finding.evidence
+            ));
+        }
+        match &self.content {
+            Content::Absent | Content::Blank | Content::Pool { checkpoints: Some(0), .. } => None,
+            Content::Pool { pool, checkpoints: Some(count), .. } => Some(format!(
+                "it belongs to pool {pool}, which holds {count} checkpoints; --force destroys them"
+            )),
+            Content::Pool { pool, checkpoints: None, .. } => Some(format!(
+                "it belongs to pool {pool}, whose checkpoints cannot be read; --force destroys them"
+            )),
+            Content::Foreign(what) => Some(format!("it holds {what}; --force destroys it")),
+        }
+    }
+}
+
+/// What to format.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// The drives of the new pool.
+    pub drives: Vec<DriveAddress>,
+    /// The unit of striping, a power of two; by default 1 MiB, or less where a drive takes less.
+    pub chunk_bytes: Option<u64>,
+    /// The size of files that do not exist; without it a file must exist.
+    pub create_bytes: Option<u64>,
+    /// Destroy a pool with checkpoints or somebody's data. What is in use is refused all the same.
+    pub force: bool,
+}
+
+/// What was made.
+#[derive(Clone, Debug)]
+pub struct FormatReport {
+    /// The pool.
+    pub pool: Uuid,
+    /// Its unit of striping.
+    pub chunk_bytes: u64,
+    /// Bytes of checkpoint data that it can hold.
+    pub capacity_bytes: u64,
+    /// Its drives.
+    pub drives: Vec<DriveEntry>,
+}
+
+/// Looks at drives and changes nothing.
+///
+/// # Errors
+/// When a drive cannot be opened or read; an absent file is no error.
+pub fn survey(drives: &[DriveAddress]) -> Result<Vec<Survey>, Error> {
+    drives.iter().map(survey_one).collect()
+}
+
+fn survey_one(address: &DriveAddress) -> Result<Survey, Error> {
+    let mut in_use = Findings::default();
+    if let DriveAddress::Path(path) = address {
+        if !path.exists() {
+            return Ok(absent(path));
+        }
+        in_use = safety::inspect(path)?;
+        if in_use.never_overridable().next().is_some() {
+            let facts = DriveFacts { address: address.to_string(), ..absent(path).facts };
+            return Ok(Survey {
+                facts,
+                content: Content::Foreign("a drive in use".into()),
+                in_use,
+            });
+        }
+    }
+    let devices = open_devices(std::slice::from_ref(address), OpenMode::ReadOnly, 8)?;
+    let pages = metadata_pages(&devices);
+    let mut drives = DirectDrives::new(devices, pages)?;
+    let content = read_content(&mut drives, 0)?;
+    Ok(Survey { facts: drives.facts()[0].clone(), content, in_use })
+}
+
+fn absent(path: &Path) -> Survey {
+    let facts = DriveFacts {
+        address: path.display().to_string(),
+        serial: String::new(),
+        model: "file".into(),
+        back_end: "none",
+        capacity_bytes: 0,
+        max_transfer_bytes: 0,
+        queue_depth: 0,
+        volatile_cache: None,
+        interrupt_driven: true,
+    };
+    Survey { facts, content: Content::Absent, in_use: Findings::default() }
+}
+
+/// What the drive at `index` holds, by its bytes.
+fn read_content(drives: &mut dyn Drives, index: usize) -> Result<Content, Error> {
+    match recover::read_labels(drives, index) {
+        Ok(labels) => {
+            let checkpoints = count_checkpoints(drives, index, &labels.label);
+            let drives = labels.label.drives.len();
+            Ok(Content::Pool { pool: labels.label.pool, drives, checkpoints })
+        }
+        Err(Error::NotFormatted { .. }) => {
+            let capacity = drives.facts()[index].capacity_bytes;
+            let first = read_bytes(drives, index, 0, capacity.min(PROBE_BYTES as u64))?;
+            let last_start = capacity.saturating_sub(PROBE_BYTES as u64);
+            let last = read_bytes(drives, index, last_start, capacity - last_start)?;
+            Ok(content_signature(&first, &last).map_or(Content::Blank, Content::Foreign))
+        }
+        Err(error @ (Error::NewerFormat { .. } | Error::Damaged(_) | Error::ShortDrive { .. })) => {
+            Ok(Content::Foreign(format!("a stanchion pool that cannot be opened ({error})")))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Each drive has the whole catalogue, so one drive of a pool tells what the pool holds.
+fn count_checkpoints(drives: &mut dyn Drives, index: usize, label: &Label) -> Option<usize> {
+    let entry = label.drive().clone();
+    let alone = Label { drives: vec![entry], index: DriveIndex(0), ..label.clone() };
+    let mut only = OneDrive { drives, index };
+    let roots = recover::read_roots(&mut only, &alone).ok()?;
+    let newest = recover::choose_generation(&mut only, &alone, &roots).ok()?;
+    Some(newest.catalogue.entries.len())
+}
+
+/// One of several drives, as drive 0.
+struct OneDrive<'a> {
+    drives: &'a mut dyn Drives,
+    index: usize,
+}
+
+impl Drives for OneDrive<'_> {
+    fn facts(&self) -> &[DriveFacts] {
+        &self.drives.facts()[self.index..=self.index]
+    }
+
+    fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), crate::IoError>> {
+        for command in batch.iter_mut() {
+            let (DriveCommand::Read { drive, .. }
+            | DriveCommand::Write { drive, .. }
+            | DriveCommand::Flush { drive }) = command;
+            *drive = DriveIndex(self.index as u16);
+        }
+        self.drives.run(batch)
+    }
+}
+
+fn read_bytes(
+    drives: &mut dyn Drives,
+    index: usize,
+    offset_bytes: u64,
+    len_bytes: u64,
+) -> Result<Vec<u8>, Error> {
+    let mut bytes = vec![0; len_bytes as usize];
+    let drive = DriveIndex(index as u16);
+    run_all(drives, &mut [DriveCommand::Read { drive, offset_bytes, into: &mut bytes }])?;
+    Ok(bytes)
+}
+
+/// Makes a pool. Nothing is written before every drive was looked at.
+///
+/// # Errors
+/// [`Error::Refused`] for a drive that is in use or may hold data, [`Error::Busy`] for one that a
+/// live process has, [`Error::Usage`] for drives that are too small.
+pub fn format(options: &FormatOptions) -> Result<FormatReport, Error> {
+    let mut created = Created(Vec::new());
+    for address in &options.drives {
+        let DriveAddress::Path(path) = address else { continue };
+        if path.exists() {
+            let in_use = safety::inspect(path)?;
+            if let Some(locked) = in_use.0.iter().find(|finding| finding.what == "locked") {
+                let (what, owner) = (format!("drive {address}"), locked.evidence.clone());
+                return Err(Error::Busy { what, owner });
+            }
+            let survey = Survey { in_use, ..absent(path) };
+            refuse(&survey, options.force)?;
+        } else if let Some(size_bytes) = options.create_bytes {
+            kernel::create_file(path, size_bytes)?;
+            created.0.push(path.clone());
+        }
+    }
+    let depth = DEFAULT_QUEUE_DEPTH;
+    let report = format_on(open_devices(&options.drives, OpenMode::ReadWrite, depth)?, options)?;
+    created.0.clear();
+    Ok(report)
+}
+
+/// Files that were made for a pool that is not made yet.
+struct Created(Vec<std::path::PathBuf>);
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            // Nothing better can be done about a file that cannot be removed.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn refuse(survey: &Survey, force: bool) -> Result<(), Error> {
+    match survey.refusal(force) {
+        None => Ok(()),
+        Some(reason) => Err(Error::Refused {
+            address: survey.facts.address.clone(),
+            serial: survey.facts.serial.clone(),
+            reason,
+        }),
+    }
+}
+
+/// Makes a pool of devices that are open already, under the same rules apart from what only the
+/// kernel knows of them. `options.drives` and `options.create_bytes` are not looked at.
+///
+/// # Errors
+/// As [`format`].
+pub(super) fn format_on(
+    devices: Vec<Box<dyn Device>>,
+    options: &FormatOptions,
+) -> Result<FormatReport, Error> {
+    if devices.is_empty() {
+        return Err(Error::Usage("no drive was named; give --drive for each drive".into()));
+    }
+    let pages = metadata_pages(&devices);
+    let mut drives = DirectDrives::new(devices, pages)?;
+    let facts = drives.facts().to_vec();
+    let mut locks: Vec<(Uuid, PoolLock)> = Vec::new();
+    for (index, facts) in facts.iter().enumerate() {
+        if facts_repeat(&facts_before(&drives, index), facts) {
+            let (address, serial) = (facts.address.clone(), facts.serial.clone());
+            return Err(Error::DuplicateDrive { address, serial });
+        }
+        let content = read_content(&mut drives, index)?;
+        if let Content::Pool { pool, .. } = content
+            && locks.iter().all(|(locked, _)| *locked != pool)
+        {
+            locks.push((pool, PoolLock::take(pool, Sharing::Exclusive)?));
+        }
+        let survey = Survey { facts: facts.clone(), content, in_use: Findings::default() };
+        refuse(&survey, options.force)?;
+    }
+    let label = plan_label(&facts, options)?;
+    write_pool(&mut drives, &label)?;
+    let slots = label.drives.iter().map(|drive| label.layout.data_slots(drive.capacity_bytes));
+    Ok(FormatReport {
+        pool: label.pool,
+        chunk_bytes: label.layout.chunk_bytes(),
+        capacity_bytes: slots.sum::<u64>() * label.layout.chunk_bytes(),
+        drives: label.drives,
+    })
+}
+
+fn facts_before(drives: &DirectDrives, index: usize) -> Vec<DriveFacts> {
+    drives.facts()[..index].to_vec()
+}
+
+fn facts_repeat(before: &[DriveFacts], facts: &DriveFacts) -> bool {
+    before.iter().any(|other| other.address == facts.address)
+}
+
+fn plan_label(facts: &[DriveFacts], options: &FormatOptions) -> Result<Label, Error> {
+    let capacities: Vec<u64> = facts.iter().map(|drive| drive.capacity_bytes).collect();
+    let chunk_bytes = match options.chunk_bytes {
+        Some(bytes) if bytes.is_power_of_two() => bytes,
+        Some(bytes) => {
+            return Err(Error::Usage(format!("a chunk of {bytes} bytes: give a power of two")));
+        }
+        None => {
+            let transfer = facts.iter().map(|drive| drive.max_transfer_bytes).min().unwrap_or(0);
+            let whole = if transfer == 0 { 0 } else { 1 << transfer.ilog2() };
+            whole.clamp(MIN_CHUNK_BYTES, DEFAULT_CHUNK_BYTES)
+        }
+    };
+    if !(MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&chunk_bytes) {
+        return Err(Error::Usage(format!(
+            "a chunk of {chunk_bytes} bytes: give {MIN_CHUNK_BYTES} to {MAX_CHUNK_BYTES}"
+        )));
+    }
+    let layout = Layout::plan(&capacities, chunk_bytes)?;
+    let drives = facts.iter().map(|facts| DriveEntry {
+        uuid: new_id(),
+        serial: facts.serial.chars().filter(char::is_ascii_graphic).take(64).collect(),
+        capacity_bytes: facts.capacity_bytes,
+    });
+    Ok(Label {
+        pool: new_id(),
+        epoch: 1,
+        created_unix_ns: unix_ns(),
+        features: Features::default(),
+        index: DriveIndex(0),
+        drives: drives.collect(),
+        layout,
+    })
+}
+
+/// Writes everything that makes the drives a pool, in the order that the module's top tells.
+fn write_pool(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
+    erase(drives, label)?;
+    let root = write_first_catalogue(drives, label)?;
+    flush(drives, label)?;
+    for zone in [Zone::Front, Zone::Back] {
+        for (index, entry) in label.drives.iter().enumerate() {
+            let offset = label.layout.root_offset(zone, root.generation, entry.capacity_bytes);
+            write_durable(drives, index, offset, &root.encode(entry.uuid, offset))?;
+        }
+    }
+    // Back to front: a drive whose first label can be read has all of them.
+    for (index, entry) in label.drives.iter().enumerate() {
+        let own = Label { index: DriveIndex(index as u16), ..label.clone() };
+        for offset in Layout::label_offsets(entry.capacity_bytes).into_iter().rev() {
+            write_durable(drives, index, offset, &own.encode(offset))?;
+        }
+    }
+    flush(drives, label)
+}
+
+/// Removes old labels first, then whatever else a reader could take for ours or for another's.
+fn erase(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
+    let zeros = vec![0; 1 << 20];
+    let block = &zeros[..BLOCK_BYTES as usize];
+    for (index, entry) in label.drives.iter().enumerate() {
+        for offset in Layout::label_offsets(entry.capacity_bytes) {
+            write_durable(drives, index, offset, block)?;
+        }
+    }
+    let mut batch = Vec::new();
+    for (index, entry) in label.drives.iter().enumerate() {
+        let drive = DriveIndex(index as u16);
+        let end = crate::units::round_down(entry.capacity_bytes, BLOCK_BYTES);
+        let mut offsets = vec![0, end - zeros.len() as u64];
+        for zone in [Zone::Front, Zone::Back] {
+            let (start, len) = label.layout.root_zone_range(zone, entry.capacity_bytes);
+            offsets.extend((start..start + len).step_by(zeros.len()));
+        }
+        batch.extend(offsets.into_iter().map(|offset_bytes| DriveCommand::Write {
+            drive,
+            offset_bytes,
+            data: &zeros,
+            durable: false,
+        }));
+    }
+    run_all(drives, &mut batch)?;
+    flush(drives, label)
+}
+
+fn write_first_catalogue(drives: &mut dyn Drives, label: &Label) -> Result<Root, Error> {
+    let generation = Generation(1);
+    let catalogue = Catalogue { pool: label.pool, generation, entries: Vec::new() };
+    let offset_bytes = label.layout.catalogue_offset(generation);
+    let encoded = catalogue.encode(offset_bytes);
+    let mut batch: Vec<_> = (0..label.drives.len() as u16)
+        .map(|index| DriveCommand::Write {
+            drive: DriveIndex(index),
+            offset_bytes,
+            data: &encoded.bytes,
+            durable: false,
+        })
+        .collect();
+    run_all(drives, &mut batch)?;
+    let catalogue: MetaExtent = encoded.extent;
+    let (parent, epoch) = ([0; 16], 1);
+    let committed_unix_ns = label.created_unix_ns;
+    Ok(Root { pool: label.pool, generation, epoch, parent, catalogue, committed_unix_ns })
+}
+
+fn write_durable(
+    drives: &mut dyn Drives,
+    index: usize,
+    offset_bytes: u64,
+    data: &[u8],
+) -> Result<(), Error> {
+    let drive = DriveIndex(index as u16);
+    run_all(drives, &mut [DriveCommand::Write { drive, offset_bytes, data, durable: true }])
+}
+
+fn flush(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
+    let indices = 0..label.drives.len() as u16;
+    let mut batch: Vec<_> =
+        indices.map(|index| DriveCommand::Flush { drive: DriveIndex(index) }).collect();
+    run_all(drives, &mut batch)
+}

@@ -1,0 +1,123 @@
+//! What a pool tells about itself and its checkpoints.
+
+use std::fmt;
+
+use uuid::Uuid;
+
+use crate::error::Damage;
+use crate::format::Shard;
+use crate::name::CheckpointName;
+use crate::units::Generation;
+
+/// A pool.
+#[derive(Clone, Debug)]
+pub struct PoolInfo {
+    /// Its identity.
+    pub pool: Uuid,
+    /// The number of its committed state.
+    pub generation: Generation,
+    /// How often it was opened for writing.
+    pub epoch: u64,
+    /// When it was formatted, nanoseconds since 1970.
+    pub created_unix_ns: u64,
+    /// The unit of striping.
+    pub chunk_bytes: u64,
+    /// The most checkpoints that it can hold.
+    pub max_checkpoints: usize,
+    /// Bytes of checkpoint data that its drives can hold together.
+    pub capacity_bytes: u64,
+    /// Bytes that new checkpoints may take, in whole chunks; `None` where it was not counted,
+    /// because the pool was opened for reading only.
+    pub free_bytes: Option<u64>,
+    /// In the order of the drive table.
+    pub drives: Vec<DriveInfo>,
+}
+
+/// A drive of a pool.
+#[derive(Clone, Debug)]
+pub struct DriveInfo {
+    /// Its identity in the pool.
+    pub uuid: Uuid,
+    /// The serial that its label has.
+    pub serial: String,
+    /// The address it was opened by.
+    pub address: String,
+    /// Its model.
+    pub model: String,
+    /// Who drives it.
+    pub back_end: &'static str,
+    /// Its capacity when it was formatted.
+    pub capacity_bytes: u64,
+    /// Whether completed writes may be lost at a power cut before a flush.
+    pub volatile_cache: Option<bool>,
+}
+
+/// A committed checkpoint.
+#[derive(Clone, Debug)]
+pub struct CheckpointInfo {
+    /// Its identity.
+    pub id: Uuid,
+    /// Its name.
+    pub name: CheckpointName,
+    /// Bytes of all its segments.
+    pub bytes: u64,
+    /// Writers that it had.
+    pub participants: u32,
+    /// When it was committed, nanoseconds since 1970.
+    pub committed_unix_ns: u64,
+    /// The generation that made it visible.
+    pub generation: Generation,
+    /// Why it cannot be restored, if opening the pool for writing found that out.
+    pub damage: Option<Damage>,
+}
+
+/// One participant's part of a checkpoint.
+#[derive(Clone, Debug)]
+pub struct SegmentInfo {
+    /// The participant.
+    pub participant: u32,
+    /// Its length.
+    pub length_bytes: u64,
+    /// Its named ranges, ascending.
+    pub shards: Vec<Shard>,
+    /// By drive of the pool: data bytes of its chunks there.
+    pub bytes_per_drive: Vec<u64>,
+}
+
+/// Something that was noticed and dealt with, and that a person should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A damaged copy of metadata was overwritten from a sound one.
+    Repaired(Damage),
+    /// A damaged copy of metadata was found; another copy served.
+    DamagedCopy(Damage),
+    /// The newest generation cannot be read on any drive; the one before was opened.
+    FellBack {
+        /// The generation that was given up.
+        lost: Generation,
+        /// The generation that was opened.
+        opened: Generation,
+    },
+    /// A commit had reached only some drives when the pool was last used; all have it now.
+    RolledForward(Generation),
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::Repaired(damage) => write!(f, "repaired from its copy: {damage}"),
+            Notice::DamagedCopy(damage) => write!(
+                f,
+                "{damage}; another copy is sound, and `stanchion verify --repair` mends this one"
+            ),
+            Notice::FellBack { lost, opened } => write!(
+                f,
+                "generation {lost} cannot be read on any drive; generation {opened}, the one \
+                 before, was opened: what was committed or removed since is lost"
+            ),
+            Notice::RolledForward(generation) => {
+                write!(f, "generation {generation} had reached only some drives; all have it now")
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The keeper: the thread that commits. It owns the way to the drives' metadata.
+//!
+//! Commits, removals and empty generations come strictly one after the other, in this thread. The
+//! state's lock is held only to plan and to take over, never during I/O, so that a trainer can begin
+//! its next checkpoint while the last one is being committed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crossbeam::channel::{Receiver, RecvTimeoutError, TryRecvError};
+
+use crate::direct::DirectDrives;
+use crate::drives::Drives;
+use crate::error::{Error, IoError};
+use crate::idle::{Idle, MAX_PARK, Pause};
+use crate::name::CheckpointName;
+use crate::pool::shared::{Shared, unix_ns};
+use crate::reactor::fabric::{Done, KeeperRequest, Reply, Verdict};
+use crate::ring::codes;
+use crate::state::{Planned, Progress};
+use crate::units::Generation;
+
+/// Work for the keeper's thread.
+pub(crate) enum Call {
+    /// Something to do with the drives in hand.
+    Run(Box<dyn FnOnce(&mut Keeper) + Send>),
+    /// A checkpoint was begun: look for its commit.
+    Nudge,
+    /// End.
+    Stop,
+}
+
+/// The keeper.
+pub(crate) struct Keeper {
+    shared: Arc<Shared>,
+    drives: DirectDrives,
+    /// By open checkpoint: participants that wait for the others.
+    waiting: HashMap<u64, Vec<Reply>>,
+}
+
+/// What a finished commit or abort says to its participants.
+#[derive(Clone, Copy)]
+struct Outcome {
+    result: i64,
+    detail: u32,
+    aux: u64,
+}
+
+impl Outcome {
+    const CANCELED: Outcome = Outcome { result: codes::CANCELED, detail: 0, aux: 0 };
+
+    fn of_error(error: &Error) -> Outcome {
+        let (result, detail) = match error {
+            Error::Io { source, .. } => codes::of_io_error(*source),
+            Error::Poisoned { .. } => (codes::POISONED, 0),
+            _ => codes::of_io_error(IoError::Os(libc::EIO)),
+        };
+        Outcome { result, detail, aux: 0 }
+    }
+}
+
+impl Keeper {
+    pub(crate) fn new(shared: Arc<Shared>, drives: DirectDrives) -> Keeper {
+        Keeper { shared, drives, waiting: HashMap::new() }
+    }
+
+    /// The way to the drives.
+    pub(crate) fn drives(&mut self) -> &mut dyn Drives {
+        &mut self.drives
+    }
+
+    /// Runs until it is told to stop.
+    pub(crate) fn run(mut self, calls: &Receiver<Call>) {
+        crate::idle::shorten_timer_slack();
+        let mut idle = Idle::keeper();
+        loop {
+            if self.take_requests() {
+                idle.reset();
+            }
+            let Some(call) = self.next_call(calls, &mut idle) else { continue };
+            match call {
+                Call::Run(work) => work(&mut self),
+                Call::Nudge => idle.reset(),
+                Call::Stop => return,
+            }
+        }
+    }
+
+    /// The next call, if one came. While a checkpoint is open its commit may come through the
+    /// reactors' queue, which wakes nobody; otherwise all work comes as a call.
+    fn next_call(&mut self, calls: &Receiver<Call>, idle: &mut Idle) -> Option<Call> {
+        if self.shared.state().open_count() == 0 {
+            return match calls.recv_timeout(MAX_PARK) {
+                Ok(call) => Some(call),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => Some(Call::Stop),
+            };
+        }
+        match calls.try_recv() {
+            Ok(call) => Some(call),
+            Err(TryRecvError::Disconnected) => Some(Call::Stop),
+            Err(TryRecvError::Empty) => {
+                match idle.next(false) {
+                    Pause::Spin => std::hint::spin_loop(),
+                    Pause::Nap(time) | Pause::Park(time) => std::thread::sleep(time),
+                }
+                None
+            }
+        }
+    }
+
+    /// Takes what participants said; commits together all checkpoints that became whole by it.
+    fn take_requests(&mut self) -> bool {
+        let mut ready = Vec::new();
+        let mut any = false;
+        while let Some(request) = self.shared.fabric.keeper.pop() {
+            any = true;
+            match request.verdict {
+                Verdict::Whole => self.participant_is_whole(request, &mut ready),
+                Verdict::Abort => {
+                    self.give_up(request.checkpoint, Some(request.participant));
+                    self.answer(request.reply, Outcome { result: 0, detail: 0, aux: 0 });
+                }
+            }
+        }
+        if !ready.is_empty() {
+            self.commit(&ready);
+        }
+        any
+    }
+
+    fn participant_is_whole(&mut self, request: KeeperRequest, ready: &mut Vec<u64>) {
+        let progress = self.shared.state().set_whole(request.checkpoint, request.participant);
+        if progress == Progress::Doomed {
+            self.shared.forget_segment(request.checkpoint, request.participant);
+            self.answer(request.reply, Outcome::CANCELED);
+            return;
+        }
+        self.waiting.entry(request.checkpoint).or_default().push(request.reply);
+        if progress == Progress::Ready {
+            ready.push(request.checkpoint);
+        }
+    }
+
+    /// Commits checkpoints whose segments are all whole.
+    fn commit(&mut self, ready: &[u64]) {
+        let shared = Arc::clone(&self.shared);
+        let sums = |open, participant| shared.checksums_of(open, participant);
+        let planned = self.shared.state().plan_commit(ready, &sums, unix_ns());
+        let outcome = match planned.and_then(|planned| self.make_durable(planned)) {
+            Ok(generation) => Outcome { result: 0, detail: 0, aux: generation.0 },
+            Err(error) => {
+                tracing::error!("commit failed: {error}");
+                ready.iter().for_each(|open| self.shared.state().doom(*open));
+                Outcome::of_error(&error)
+            }
+        };
+        for open in ready {
+            self.shared.forget_checkpoint(*open);
+            self.answer_all(*open, outcome);
+        }
+    }
+
+    /// Carries a planned generation out; the pool refuses writes if nobody knows how it ended.
+    fn make_durable(&mut self, planned: Planned) -> Result<Generation, Error> {
+        match planned.plan.run(&mut self.drives) {
+            Ok(()) => Ok(self.shared.state().committed(planned)),
+            Err(failure) => {
+                if let Some(what) = failure.poison() {
+                    self.shared.state().poison(what, failure.error.to_string());
+                }
+                Err(failure.error)
+            }
+        }
+    }
+
+    /// Makes the next generation without a checkpoint.
+    pub(crate) fn remove(&mut self, name: &CheckpointName) -> Result<Generation, Error> {
+        self.shared.refuse_while_read(name)?;
+        let planned = self.shared.state().plan_remove(name, unix_ns())?;
+        self.make_durable(planned)
+    }
+
+    /// Makes the next generation with nothing new, so that what the one before removed is free.
+    pub(crate) fn reclaim(&mut self) -> Result<Generation, Error> {
+        let planned = self.shared.state().plan_empty(false, unix_ns())?;
+        self.make_durable(planned)
+    }
+
+    /// An open checkpoint will not be committed: tells everybody who waits for it. `ended` is the
+    /// participant that writes no more.
+    pub(crate) fn give_up(&mut self, open: u64, ended: Option<u32>) {
+        self.shared.state().doom(open);
+        if let Some(participant) = ended {
+            self.shared.state().end_segment(open, participant);
+            self.shared.forget_segment(open, participant);
+        }
+        self.answer_all(open, Outcome::CANCELED);
+    }
+
+    fn answer_all(&mut self, open: u64, outcome: Outcome) {
+        for reply in self.waiting.remove(&open).unwrap_or_default() {
+            self.answer(reply, outcome);
+        }
+    }
+
+    fn answer(&self, reply: Reply, outcome: Outcome) {
+        let Outcome { result, detail, aux } = outcome;
+        let done = Done::Keeper { token: reply.token, result, detail, aux };
+        self.shared.fabric.answer(reply.to, done);
+    }
+}

@@ -1,0 +1,58 @@
+//! What a pool is opened with.
+
+use crate::address::DriveAddress;
+use crate::memory::HugePages;
+
+/// What the pool is opened for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PoolMode {
+    /// List, restore, verify. Writes nothing; several processes may do it at once.
+    ReadOnly,
+    /// Everything. One process at a time.
+    #[default]
+    ReadWrite,
+}
+
+/// Options of [`crate::Pool::open`].
+#[derive(Clone, Debug)]
+pub struct PoolOptions {
+    /// Every drive of the pool, in any order, under any address that reaches it.
+    pub drives: Vec<DriveAddress>,
+    /// What for.
+    pub mode: PoolMode,
+    /// Pages of session memory. SPDK drives always need huge ones.
+    pub huge_pages: HugePages,
+    /// Reactor threads; by default one for each drive, but one core is left to others.
+    pub reactors: Option<usize>,
+    /// The cores to pin reactors to, in order; by default the last ones that the process may use.
+    pub cores: Option<Vec<usize>>,
+    /// Commands in flight on each drive.
+    pub queue_depth: u32,
+    /// Threads that compute checksums.
+    pub checksum_threads: Option<usize>,
+}
+
+/// Commands in flight on each drive unless the options say otherwise: with chunks of 1 MiB that is
+/// 16 MiB under way, several times what a fast drive needs to be kept busy.
+pub const DEFAULT_QUEUE_DEPTH: u32 = 16;
+
+impl PoolOptions {
+    /// Defaults for these drives.
+    pub fn new(drives: Vec<DriveAddress>) -> PoolOptions {
+        PoolOptions {
+            drives,
+            mode: PoolMode::ReadWrite,
+            huge_pages: HugePages::Required,
+            reactors: None,
+            cores: None,
+            queue_depth: DEFAULT_QUEUE_DEPTH,
+            checksum_threads: None,
+        }
+    }
+
+    /// How many checksum threads there will be.
+    pub(crate) fn checksum_thread_count(&self) -> usize {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        self.checksum_threads.unwrap_or((cores / 4).clamp(1, 8)).clamp(1, 64)
+    }
+}

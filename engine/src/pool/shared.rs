@@ -1,0 +1,149 @@
+//! What the threads of one open pool share.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crossbeam::channel::Sender;
+
+use crate::device::DriveFacts;
+use crate::error::Error;
+use crate::memory::HugePages;
+use crate::name::CheckpointName;
+use crate::pool::keeper::{Call, Keeper};
+use crate::pool::options::PoolMode;
+use crate::reactor::fabric::Fabric;
+use crate::reactor::segment::Segment;
+use crate::state::State;
+
+/// Shared by the pool, its keeper and its sessions.
+pub(crate) struct Shared {
+    pub(crate) mode: PoolMode,
+    /// Pages of session memory.
+    pub(crate) huge_pages: HugePages,
+    pub(crate) facts: Vec<DriveFacts>,
+    pub(crate) fabric: Arc<Fabric>,
+    pub(crate) calls: Sender<Call>,
+    state: Mutex<State>,
+    /// By open checkpoint and participant: segments being saved.
+    saving: Mutex<HashMap<(u64, u32), Arc<Segment>>>,
+    /// How often each checkpoint is open for restore.
+    reading: Mutex<HashMap<CheckpointName, usize>>,
+    /// Sessions made so far: they go round the reactors.
+    sessions: AtomicUsize,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        mode: PoolMode,
+        huge_pages: HugePages,
+        facts: Vec<DriveFacts>,
+        fabric: Arc<Fabric>,
+        calls: Sender<Call>,
+        state: State,
+    ) -> Shared {
+        Shared {
+            mode,
+            huge_pages,
+            facts,
+            fabric,
+            calls,
+            state: Mutex::new(state),
+            saving: Mutex::default(),
+            reading: Mutex::default(),
+            sessions: AtomicUsize::new(0),
+        }
+    }
+
+    /// The state. To be held only for as long as the expression that asks for it.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The reactor that serves the next session.
+    pub(crate) fn next_reactor(&self) -> u16 {
+        let number = self.sessions.fetch_add(1, Ordering::Relaxed);
+        (number % self.fabric.reactors.len()) as u16
+    }
+
+    /// Runs `work` on the keeper's thread and waits for what it returns.
+    pub(crate) fn on_keeper<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Keeper) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let (answer, result) = crossbeam::channel::bounded(1);
+        let call = Call::Run(Box::new(move |keeper| {
+            // Nobody waits for an answer only when the asker's thread is gone.
+            let _ = answer.send(work(keeper));
+        }));
+        self.calls.send(call).map_err(|_| Error::Closed("the pool"))?;
+        result.recv().map_err(|_| Error::Closed("the pool"))
+    }
+
+    pub(crate) fn remember_segment(&self, open: u64, segment: &Arc<Segment>) {
+        self.saving_map().insert((open, segment.participant), Arc::clone(segment));
+    }
+
+    pub(crate) fn forget_segment(&self, open: u64, participant: u32) {
+        self.saving_map().remove(&(open, participant));
+    }
+
+    pub(crate) fn forget_checkpoint(&self, open: u64) {
+        self.saving_map().retain(|(number, _), _| *number != open);
+    }
+
+    /// The checksum of each chunk of a segment that is whole.
+    pub(crate) fn checksums_of(&self, open: u64, participant: u32) -> Vec<u64> {
+        let segment = self.saving_map().get(&(open, participant)).cloned();
+        segment.map_or_else(Vec::new, |s| (0..s.chunk_count()).map(|c| s.crc64(c)).collect())
+    }
+
+    fn saving_map(&self) -> MutexGuard<'_, HashMap<(u64, u32), Arc<Segment>>> {
+        self.saving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A restore of this checkpoint begins.
+    pub(crate) fn begin_reading(&self, name: &CheckpointName) {
+        *self.reading_map().entry(name.clone()).or_default() += 1;
+    }
+
+    /// A restore of this checkpoint ended.
+    pub(crate) fn end_reading(&self, name: &CheckpointName) {
+        let mut reading = self.reading_map();
+        if let Some(count) = reading.get_mut(name) {
+            *count -= 1;
+            if *count == 0 {
+                reading.remove(name);
+            }
+        }
+    }
+
+    /// A checkpoint that is being restored cannot be removed: its chunks could be overwritten.
+    pub(crate) fn refuse_while_read(&self, name: &CheckpointName) -> Result<(), Error> {
+        if self.reading_map().contains_key(name) {
+            return Err(Error::Busy {
+                what: format!("checkpoint {name}"),
+                owner: "a restore or a verification in this process".into(),
+            });
+        }
+        Ok(())
+    }
+
+    fn reading_map(&self) -> MutexGuard<'_, HashMap<CheckpointName, usize>> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn require_writable(&self) -> Result<(), Error> {
+        if self.mode == PoolMode::ReadOnly {
+            return Err(Error::Usage("the pool was opened for reading only".into()));
+        }
+        Ok(())
+    }
+}
+
+/// Now, as stored in metadata.
+pub(crate) fn unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
+}

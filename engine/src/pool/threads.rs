@@ -1,0 +1,175 @@
+//! The threads of an open pool: reactors, the keeper, checksum helpers; how they start and end.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use core_affinity::CoreId;
+use crossbeam::channel::Sender;
+use crossbeam::queue::ArrayQueue;
+use crossbeam::sync::Parker;
+
+use crate::checksum::ChecksumHelpers;
+use crate::device::Device;
+use crate::device::queue::DriveQueue;
+use crate::device::remote::RemoteDrive;
+use crate::direct::DirectDrives;
+use crate::error::Error;
+use crate::format::Layout;
+use crate::limits::MAX_DRIVES;
+use crate::memory::HugePages;
+use crate::pool::keeper::{Call, Keeper};
+use crate::pool::options::PoolOptions;
+use crate::pool::shared::Shared;
+use crate::reactor::Reactor;
+use crate::reactor::control::Control;
+use crate::reactor::fabric::{
+    CREDITS, ControlQueue, Fabric, KEEPER_CREDITS, OPERATIONS, ReactorEnd, Reply, Route,
+};
+use crate::units::DriveIndex;
+
+/// Which drive goes to which reactor, and which reactor to which core.
+pub(super) struct Plan {
+    options: PoolOptions,
+    devices: Vec<Box<dyn Device>>,
+    metadata_pages: HugePages,
+    layout: Layout,
+    /// By reactor.
+    cores: Vec<Option<CoreId>>,
+}
+
+impl Plan {
+    pub(super) fn new(
+        options: &PoolOptions,
+        devices: Vec<Box<dyn Device>>,
+        metadata_pages: HugePages,
+        layout: Layout,
+    ) -> Result<Plan, Error> {
+        let available = core_affinity::get_core_ids().unwrap_or_default();
+        let wanted = match &options.cores {
+            Some(cores) => choose_cores(cores, &available)?,
+            // The last cores: the first ones serve most interrupts and most other programs.
+            None => available.iter().rev().copied().collect(),
+        };
+        let spare = available.len().saturating_sub(1).max(1);
+        let by_default = options.cores.as_ref().map_or(spare, Vec::len).min(devices.len());
+        let reactors = options.reactors.unwrap_or(by_default).clamp(1, devices.len());
+        let cores = (0..reactors).map(|reactor| wanted.get(reactor).copied()).collect();
+        Ok(Plan { options: options.clone(), devices, metadata_pages, layout, cores })
+    }
+
+    /// Starts everything. `share` makes what the threads share, once the queues are there.
+    pub(super) fn start(
+        self,
+        share: impl FnOnce(Arc<Fabric>, Sender<Call>) -> Shared,
+    ) -> Result<(Arc<Shared>, Threads), Error> {
+        let reactors = self.cores.len();
+        let helpers =
+            ChecksumHelpers::start(self.options.checksum_thread_count(), reactors * CREDITS)?;
+        let facts: Vec<_> = self.devices.iter().map(|device| device.facts().clone()).collect();
+        let inbox_capacity = Fabric::inbox_capacity(reactors);
+        let mut queues: Vec<Vec<DriveQueue<Reply>>> = (0..reactors).map(|_| Vec::new()).collect();
+        let mut routes = Vec::new();
+        for (drive, device) in self.devices.into_iter().enumerate() {
+            let reactor = drive % reactors;
+            let local = queues[reactor].len() as u16;
+            routes.push(Route { reactor: reactor as u16, local });
+            let depth = self.options.queue_depth;
+            queues[reactor].push(DriveQueue::new(device, depth, inbox_capacity));
+        }
+        let parkers: Vec<Parker> = (0..reactors).map(|_| Parker::new()).collect();
+        let ends = parkers.iter().map(|parker| ReactorEnd {
+            inbox: ArrayQueue::new(inbox_capacity),
+            control: ControlQueue::default(),
+            unparker: parker.unparker().clone(),
+        });
+        let reactor_done =
+            (0..reactors).map(|_| Arc::new(ArrayQueue::new(Fabric::done_capacity())));
+        let drive_done = facts.iter().map(|_| Arc::new(ArrayQueue::new(KEEPER_CREDITS)));
+        let fabric = Arc::new(Fabric {
+            reactors: ends.collect(),
+            done: reactor_done.chain(drive_done).collect(),
+            keeper: ArrayQueue::new(reactors * OPERATIONS),
+            checksums: helpers.queue(),
+            routes,
+            layout: self.layout,
+        });
+
+        let (calls, call_queue) = crossbeam::channel::unbounded();
+        let shared = Arc::new(share(Arc::clone(&fabric), calls.clone()));
+        let mut threads = Threads {
+            fabric: Arc::clone(&fabric),
+            calls,
+            keeper: None,
+            reactors: Vec::new(),
+            helpers: Some(helpers),
+        };
+        for (index, ((parker, drives), core)) in
+            parkers.into_iter().zip(queues).zip(self.cores).enumerate()
+        {
+            let reactor = Reactor::new(index as u16, Arc::clone(&fabric), parker, drives);
+            let run = move || {
+                if let Some(core) = core
+                    && !core_affinity::set_for_current(core)
+                {
+                    tracing::warn!("reactor {index} could not be pinned to core {}", core.id);
+                }
+                reactor.run();
+            };
+            threads.reactors.push(spawn(format!("stn-reactor-{index}"), run)?);
+        }
+        let remote = facts.into_iter().enumerate().map(|(drive, facts)| {
+            let drive = DriveIndex(drive as u16);
+            Box::new(RemoteDrive::new(drive, facts, Arc::clone(&fabric))) as Box<dyn Device>
+        });
+        let drives = DirectDrives::new(remote.collect(), self.metadata_pages)?;
+        let keeper = Keeper::new(Arc::clone(&shared), drives);
+        threads.keeper = Some(spawn("stn-keeper".into(), move || keeper.run(&call_queue))?);
+        Ok((shared, threads))
+    }
+}
+
+fn choose_cores(wanted: &[usize], available: &[CoreId]) -> Result<Vec<CoreId>, Error> {
+    let find = |core: &usize| available.iter().find(|id| id.id == *core).copied();
+    let missing: Vec<_> = wanted.iter().filter(|core| find(core).is_none()).collect();
+    if wanted.is_empty() || !missing.is_empty() {
+        let known: Vec<_> = available.iter().map(|id| id.id).collect();
+        return Err(Error::Usage(format!(
+            "cores {missing:?} cannot be used; this process may use {known:?}"
+        )));
+    }
+    Ok(wanted.iter().filter_map(find).collect())
+}
+
+fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    let what = format!("starting thread {name}");
+    std::thread::Builder::new().name(name).spawn(run).map_err(|e| Error::os(what, e))
+}
+
+/// The running threads. Dropping them ends them in the order that lets each finish its work.
+pub(super) struct Threads {
+    fabric: Arc<Fabric>,
+    calls: Sender<Call>,
+    keeper: Option<JoinHandle<()>>,
+    reactors: Vec<JoinHandle<()>>,
+    helpers: Option<ChecksumHelpers>,
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // A thread that panicked has told so on standard error; the others end all the same.
+        if let Some(keeper) = self.keeper.take() {
+            let _ = self.calls.send(Call::Stop);
+            let _ = keeper.join();
+        }
+        for end in &self.fabric.reactors {
+            end.control.push(Control::Stop);
+            end.unparker.unpark();
+        }
+        for reactor in self.reactors.drain(..) {
+            let _ = reactor.join();
+        }
+        drop(self.helpers.take());
+    }
+}
+
+const _: () = assert!(MAX_DRIVES <= KEEPER_CREDITS);
