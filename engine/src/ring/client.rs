@@ -104,8 +104,7 @@ impl Client {
         // Release: the engine that sees this tail sees the entries, and our complete head.
         control.submit_tail.0.store(self.submit_tail, Ordering::Release);
         fence(Ordering::SeqCst);
-        let wake_engine = control.engine_sleeping.0.load(Ordering::Relaxed) != 0
-            && control.engine_sleeping.0.swap(0, Ordering::Relaxed) != 0;
+        let wake_engine = control.engine_sleeping.clear();
         SubmitOutcome { accepted: accepted as usize, wake_engine }
     }
 
@@ -134,7 +133,7 @@ impl Client {
     /// [`Client::finish_wait`].
     #[must_use = "waiting although completions are there may last for ever"]
     pub fn prepare_wait(&mut self) -> bool {
-        self.mapping.control().client_sleeping.0.store(1, Ordering::Relaxed);
+        self.mapping.control().client_sleeping.set();
         fence(Ordering::SeqCst);
         self.see_complete_tail();
         let look_again = self.ready_seen() != 0 || self.state() != RingState::Open;
@@ -146,7 +145,7 @@ impl Client {
 
     /// Ends what [`Client::prepare_wait`] began.
     pub fn finish_wait(&mut self) {
-        self.mapping.control().client_sleeping.0.store(0, Ordering::Relaxed);
+        self.mapping.control().client_sleeping.clear();
     }
 
     fn free_slots_seen(&self) -> u32 {

@@ -146,6 +146,22 @@ struct Identity {
 #[repr(C, align(128))]
 pub(super) struct Line(pub(super) AtomicU32);
 
+/// Whether an end sleeps: 0 or 1, alone in its cache lines. It is the one kind of word that both
+/// ends write, so every write is a swap: no write of one end hides one of the other that it missed.
+#[repr(C)]
+pub(super) struct Sleeping(Line);
+
+impl Sleeping {
+    pub(super) fn set(&self) {
+        self.0.0.swap(1, Ordering::Relaxed);
+    }
+
+    /// Whether it was set. Usually it was not, and then a load is all it costs.
+    pub(super) fn clear(&self) -> bool {
+        self.0.0.load(Ordering::Relaxed) != 0 && self.0.0.swap(0, Ordering::Relaxed) != 0
+    }
+}
+
 /// The words that the two ends share.
 #[repr(C)]
 pub(super) struct Control {
@@ -153,8 +169,8 @@ pub(super) struct Control {
     pub(super) submit_head: Line,
     pub(super) complete_tail: Line,
     pub(super) complete_head: Line,
-    pub(super) engine_sleeping: Line,
-    pub(super) client_sleeping: Line,
+    pub(super) engine_sleeping: Sleeping,
+    pub(super) client_sleeping: Sleeping,
     pub(super) state: Line,
 }
 
@@ -360,8 +376,8 @@ impl Model {
                 submit_head: line(),
                 complete_tail: line(),
                 complete_head: line(),
-                engine_sleeping: line(),
-                client_sleeping: line(),
+                engine_sleeping: Sleeping(line()),
+                client_sleeping: Sleeping(line()),
                 state: line(),
             },
             submit: slots(sizes.submit_entries),
