@@ -112,7 +112,7 @@ fn no_wake_up_is_lost() {
 }
 
 const CHILD_ROLE: &str = "STANCHION_RING_TEST_CHILD";
-const CHILD_ENTRIES: u64 = 50_000;
+const CHILD_ENTRIES: u64 = 20_000;
 
 /// Runs [`child_process`] of this test program with the ring as its standard input.
 pub(super) fn spawn_child(engine: &Engine, role: &str) -> Child {

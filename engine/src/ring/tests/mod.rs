@@ -47,6 +47,13 @@ fn serve(engine: &mut Engine) -> (u64, bool) {
     (done, engine.publish())
 }
 
+/// Each end may move to the thread that will own it.
+const _: () = {
+    const fn moves<T: Send>() {}
+    moves::<Client>();
+    moves::<Engine>();
+};
+
 #[test]
 fn only_powers_of_two_in_bounds() {
     for bad in [0, 3, 8192, u32::MAX] {
