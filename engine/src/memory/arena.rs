@@ -250,14 +250,15 @@ impl Buffer {
 
     /// The bytes.
     ///
-    /// Only for regions that no other process writes; there, use [`Buffer::as_ptr`] and raw copies.
+    /// Not for regions that another process writes: for those there is [`Buffer::as_ptr`].
     ///
     /// # Errors
     /// [`Error::Usage`] while a request in flight names the buffer.
     pub fn as_slice(&self) -> Result<&[u8], Error> {
         self.require_idle()?;
         // SAFETY: mapped, initialised (a memfd is zeroed), owned by this buffer alone, and no device
-        // writes it, as was just checked; a request can begin only through who holds `self`.
+        // touches it: whoever lets one do so calls `begin` first, and nobody has, as was checked. A
+        // session that submits for its caller borrows the buffer mutably, which ends this borrow.
         Ok(unsafe { std::slice::from_raw_parts(self.as_ptr().as_ptr(), self.len()) })
     }
 

@@ -104,8 +104,7 @@ impl Client {
         // Release: the engine that sees this tail sees the entries, and our complete head.
         control.submit_tail.0.store(self.submit_tail, Ordering::Release);
         fence(Ordering::SeqCst);
-        let wake_engine = control.engine_sleeping.0.load(Ordering::Relaxed) != 0
-            && control.engine_sleeping.0.swap(0, Ordering::Relaxed) != 0;
+        let wake_engine = control.engine_sleeping.clear();
         SubmitOutcome { accepted: accepted as usize, wake_engine }
     }
 
@@ -124,7 +123,8 @@ impl Client {
             self.complete_head = self.complete_head.wrapping_add(1);
         }
         self.outstanding -= count;
-        // Release: the engine that sees this head knows that we are done with the slots.
+        // Release: the engine that sees this head knows that we are done with the slots. (The submit
+        // tail says so too, for no request is submitted before there is a slot for its completion.)
         self.mapping.control().complete_head.0.store(self.complete_head, Ordering::Release);
         count as usize
     }
@@ -134,7 +134,7 @@ impl Client {
     /// [`Client::finish_wait`].
     #[must_use = "waiting although completions are there may last for ever"]
     pub fn prepare_wait(&mut self) -> bool {
-        self.mapping.control().client_sleeping.0.store(1, Ordering::Relaxed);
+        self.mapping.control().client_sleeping.set();
         fence(Ordering::SeqCst);
         self.see_complete_tail();
         let look_again = self.ready_seen() != 0 || self.state() != RingState::Open;
@@ -146,7 +146,7 @@ impl Client {
 
     /// Ends what [`Client::prepare_wait`] began.
     pub fn finish_wait(&mut self) {
-        self.mapping.control().client_sleeping.0.store(0, Ordering::Relaxed);
+        self.mapping.control().client_sleeping.clear();
     }
 
     fn free_slots_seen(&self) -> u32 {

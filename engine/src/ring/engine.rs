@@ -146,8 +146,7 @@ impl Engine {
         // Release: the client that sees this tail sees the completions.
         control.complete_tail.0.store(self.complete_tail, Ordering::Release);
         fence(Ordering::SeqCst);
-        control.client_sleeping.0.load(Ordering::Relaxed) != 0
-            && control.client_sleeping.0.swap(0, Ordering::Relaxed) != 0
+        control.client_sleeping.clear()
     }
 
     /// Says that the reactor is about to sleep. True: do not, there is work. False: it may, and
@@ -156,7 +155,7 @@ impl Engine {
     #[must_use = "sleeping although there is work may last for ever"]
     pub fn prepare_sleep(&mut self) -> bool {
         debug_assert!(self.complete_published == self.complete_tail, "publish before sleeping");
-        self.mapping.control().engine_sleeping.0.store(1, Ordering::Relaxed);
+        self.mapping.control().engine_sleeping.set();
         fence(Ordering::SeqCst);
         let work = self.has_work();
         if work {
@@ -167,7 +166,7 @@ impl Engine {
 
     /// Ends what [`Engine::prepare_sleep`] began.
     pub fn finish_sleep(&mut self) {
-        self.mapping.control().engine_sleeping.0.store(0, Ordering::Relaxed);
+        self.mapping.control().engine_sleeping.clear();
     }
 
     /// Completion slots that are reserved, unpublished or unread: never more than there are.

@@ -25,7 +25,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic as plain;
 
-use super::atomic::{AtomicU32, AtomicU64, Ordering};
+use super::atomic::{AtomicU32, Ordering, Slot};
 use super::entry::{COMPLETE_WORDS, CompleteEntry, SUBMIT_WORDS, SubmitEntry};
 use crate::error::Error;
 use crate::memory::Region;
@@ -146,6 +146,22 @@ struct Identity {
 #[repr(C, align(128))]
 pub(super) struct Line(pub(super) AtomicU32);
 
+/// Whether an end sleeps: 0 or 1, alone in its cache lines. It is the one kind of word that both
+/// ends write, so every write is a swap: no write of one end hides one of the other that it missed.
+#[repr(C)]
+pub(super) struct Sleeping(Line);
+
+impl Sleeping {
+    pub(super) fn set(&self) {
+        self.0.0.swap(1, Ordering::Relaxed);
+    }
+
+    /// Whether it was set. Usually it was not, and then a load is all it costs.
+    pub(super) fn clear(&self) -> bool {
+        self.0.0.load(Ordering::Relaxed) != 0 && self.0.0.swap(0, Ordering::Relaxed) != 0
+    }
+}
+
 /// The words that the two ends share.
 #[repr(C)]
 pub(super) struct Control {
@@ -153,8 +169,8 @@ pub(super) struct Control {
     pub(super) submit_head: Line,
     pub(super) complete_tail: Line,
     pub(super) complete_head: Line,
-    pub(super) engine_sleeping: Line,
-    pub(super) client_sleeping: Line,
+    pub(super) engine_sleeping: Sleeping,
+    pub(super) client_sleeping: Sleeping,
     pub(super) state: Line,
 }
 
@@ -296,7 +312,7 @@ impl Mapping {
     }
 
     #[cfg(not(loom))]
-    fn submit_slot(&self, index: u32) -> &[AtomicU64; SUBMIT_WORDS] {
+    fn submit_slot(&self, index: u32) -> &Slot<SUBMIT_WORDS> {
         let place = (index & (self.sizes.submit_entries - 1)) as usize;
         let offset = ARRAYS_OFFSET_BYTES + place * SUBMIT_ENTRY_BYTES;
         // SAFETY: place < submit_entries, and the region has at least sizes.len_bytes(), checked
@@ -305,7 +321,7 @@ impl Mapping {
     }
 
     #[cfg(not(loom))]
-    fn complete_slot(&self, index: u32) -> &[AtomicU64; COMPLETE_WORDS] {
+    fn complete_slot(&self, index: u32) -> &Slot<COMPLETE_WORDS> {
         let place = (index & (self.sizes.complete_entries - 1)) as usize;
         let offset = self.sizes.complete_offset_bytes() + place * COMPLETE_ENTRY_BYTES;
         // SAFETY: as for `submit_slot`, with place < complete_entries.
@@ -313,37 +329,35 @@ impl Mapping {
     }
 
     pub(super) fn load_submit(&self, index: u32) -> SubmitEntry {
-        SubmitEntry::from_words(load(self.submit_slot(index)))
+        SubmitEntry::from_words(self.submit_slot(index).load())
     }
 
     pub(super) fn store_submit(&self, index: u32, entry: SubmitEntry) {
-        store(self.submit_slot(index), entry.to_words());
+        self.submit_slot(index).store(entry.to_words());
     }
 
     pub(super) fn load_complete(&self, index: u32) -> CompleteEntry {
-        CompleteEntry::from_words(load(self.complete_slot(index)))
+        CompleteEntry::from_words(self.complete_slot(index).load())
     }
 
     pub(super) fn store_complete(&self, index: u32, entry: CompleteEntry) {
-        store(self.complete_slot(index), entry.to_words());
+        self.complete_slot(index).store(entry.to_words());
     }
-}
-
-/// One read per word: the copy is whole words of whatever was there, and is all that is looked at.
-fn load<const WORDS: usize>(slot: &[AtomicU64; WORDS]) -> [u64; WORDS] {
-    std::array::from_fn(|word| slot[word].load(Ordering::Relaxed))
-}
-
-fn store<const WORDS: usize>(slot: &[AtomicU64; WORDS], words: [u64; WORDS]) {
-    slot.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
 }
 
 #[cfg(loom)]
 struct Model {
     control: Control,
-    submit: Vec<[AtomicU64; SUBMIT_WORDS]>,
-    complete: Vec<[AtomicU64; COMPLETE_WORDS]>,
+    submit: Vec<Slot<SUBMIT_WORDS>>,
+    complete: Vec<Slot<COMPLETE_WORDS>>,
 }
+
+// SAFETY: all words are atomic, and loom's cells hold nothing; they report races to loom.
+#[cfg(loom)]
+unsafe impl Send for Model {}
+// SAFETY: as above.
+#[cfg(loom)]
+unsafe impl Sync for Model {}
 
 #[cfg(loom)]
 impl Model {
@@ -351,21 +365,18 @@ impl Model {
         fn line() -> Line {
             Line(AtomicU32::new(0))
         }
-        fn slots<const WORDS: usize>(count: u32) -> Vec<[AtomicU64; WORDS]> {
-            (0..count).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect()
-        }
         Model {
             control: Control {
                 submit_tail: line(),
                 submit_head: line(),
                 complete_tail: line(),
                 complete_head: line(),
-                engine_sleeping: line(),
-                client_sleeping: line(),
+                engine_sleeping: Sleeping(line()),
+                client_sleeping: Sleeping(line()),
                 state: line(),
             },
-            submit: slots(sizes.submit_entries),
-            complete: slots(sizes.complete_entries),
+            submit: (0..sizes.submit_entries).map(|_| Slot::new()).collect(),
+            complete: (0..sizes.complete_entries).map(|_| Slot::new()).collect(),
         }
     }
 }
@@ -376,11 +387,11 @@ impl Mapping {
         &self.model.control
     }
 
-    fn submit_slot(&self, index: u32) -> &[AtomicU64; SUBMIT_WORDS] {
+    fn submit_slot(&self, index: u32) -> &Slot<SUBMIT_WORDS> {
         &self.model.submit[(index & (self.sizes.submit_entries - 1)) as usize]
     }
 
-    fn complete_slot(&self, index: u32) -> &[AtomicU64; COMPLETE_WORDS] {
+    fn complete_slot(&self, index: u32) -> &Slot<COMPLETE_WORDS> {
         &self.model.complete[(index & (self.sizes.complete_entries - 1)) as usize]
     }
 }

@@ -35,9 +35,11 @@ pub mod codes;
 mod engine;
 mod entry;
 mod layout;
-#[cfg(all(test, loom))]
+#[cfg(loom)]
+#[cfg(test)]
 mod loom_tests;
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests;
 
 pub use client::{Client, SubmitOutcome};
