@@ -29,7 +29,7 @@ pub use name::{CheckpointName, check_base_name};
 pub use pool::{
     CheckpointInfo, Content, DEFAULT_QUEUE_DEPTH, DriveInfo, FormatOptions, FormatReport, Notice,
     Pool, PoolInfo, PoolMode, PoolOptions, SegmentInfo, Survey, VerifyProgress, VerifyReport,
-    format as format_pool, survey,
+    format as format_pool, format_on as format_pool_on, survey,
 };
 pub use session::{OpenedSegment, Session, SessionBuffer, SessionOptions};
 pub use state::CheckpointSpec;

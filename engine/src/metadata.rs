@@ -233,7 +233,7 @@ pub(crate) fn sound<T>(found: Found<T>) -> Result<T, Error> {
         return Ok(object);
     }
     let damage = found.bad.into_iter().next().map(|copy| copy.damage);
-    Err(damage.unwrap_or_else(|| unreachable_damage()).into())
+    Err(damage.unwrap_or_else(unreachable_damage).into())
 }
 
 /// A pool has at least one drive, so a missing object always leaves a bad copy behind.

@@ -349,13 +349,16 @@ pub(crate) fn decode_catalogue(
     }
 }
 
+/// Told of bad copies of an object, with the drives at hand and the sound bytes if there are any.
+pub(crate) type OnBadCopies<'a> = &'a mut dyn FnMut(&mut dyn Drives, &[BadCopy], Option<&[u8]>);
+
 /// Reads the manifests and segment tables of every checkpoint, to know what each occupies. A copy
 /// that is bad is told to `bad` with the sound bytes, if another drive has them.
 pub(crate) fn read_holdings(
     drives: &mut dyn Drives,
     label: &Label,
     catalogue: &Catalogue,
-    bad: &mut dyn FnMut(&mut dyn Drives, &[BadCopy], Option<&[u8]>),
+    bad: OnBadCopies<'_>,
 ) -> Vec<Committed> {
     let count = label.drives.len();
     let entries = &catalogue.entries;
@@ -389,7 +392,7 @@ fn add_tables(
     manifest: &Manifest,
     holding: &mut Holding,
     damage: &mut Option<Damage>,
-    bad: &mut dyn FnMut(&mut dyn Drives, &[BadCopy], Option<&[u8]>),
+    bad: OnBadCopies<'_>,
 ) {
     let extents: Vec<_> = manifest.segments.iter().map(|segment| segment.table).collect();
     let mut unread = Vec::new();
@@ -417,7 +420,7 @@ fn settle<T>(
     drives: &mut dyn Drives,
     found: Found<T>,
     damage: &mut Option<Damage>,
-    bad: &mut dyn FnMut(&mut dyn Drives, &[BadCopy], Option<&[u8]>),
+    bad: OnBadCopies<'_>,
 ) -> Option<T> {
     let (object, bytes) = found.object.unzip();
     bad(drives, &found.bad, bytes.as_deref());

@@ -353,11 +353,6 @@ impl State {
         Some(&segment.locations)
     }
 
-    /// The name of an open checkpoint.
-    pub(crate) fn open_name(&self, open: u64) -> Option<&CheckpointName> {
-        self.open.get(&open).map(|open| &open.name)
-    }
-
     /// A participant says that its segment is whole, and that it writes no more.
     pub(crate) fn set_whole(&mut self, number: u64, participant: u32) -> Progress {
         let Some(open) = self.open.get_mut(&number) else { return Progress::Doomed };

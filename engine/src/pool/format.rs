@@ -170,8 +170,8 @@ fn read_content(drives: &mut dyn Drives, index: usize) -> Result<Content, Error>
         }
         Err(Error::NotFormatted { .. }) => {
             let capacity = drives.facts()[index].capacity_bytes;
-            let first = read_bytes(drives, index, 0, capacity.min(PROBE_BYTES as u64))?;
-            let last_start = capacity.saturating_sub(PROBE_BYTES as u64);
+            let first = read_bytes(drives, index, 0, capacity.min(PROBE_BYTES))?;
+            let last_start = capacity.saturating_sub(PROBE_BYTES);
             let last = read_bytes(drives, index, last_start, capacity - last_start)?;
             Ok(content_signature(&first, &last).map_or(Content::Blank, Content::Foreign))
         }
@@ -282,7 +282,7 @@ fn refuse(survey: &Survey, force: bool) -> Result<(), Error> {
 ///
 /// # Errors
 /// As [`format`].
-pub(super) fn format_on(
+pub fn format_on(
     devices: Vec<Box<dyn Device>>,
     options: &FormatOptions,
 ) -> Result<FormatReport, Error> {

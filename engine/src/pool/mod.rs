@@ -26,7 +26,7 @@ use crate::session::{Session, SessionOptions};
 use crate::state::Committed;
 use crate::units::Generation;
 
-pub use format::{Content, FormatOptions, FormatReport, Survey, format, survey};
+pub use format::{Content, FormatOptions, FormatReport, Survey, format, format_on, survey};
 pub use info::{CheckpointInfo, DriveInfo, Notice, PoolInfo, SegmentInfo};
 pub use options::{DEFAULT_QUEUE_DEPTH, PoolMode, PoolOptions};
 pub use verify::{VerifyProgress, VerifyReport};

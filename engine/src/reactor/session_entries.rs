@@ -77,7 +77,7 @@ impl Reactor {
         request: ring::Transfer,
         kind: Kind,
     ) -> Result<(), i64> {
-        let Some(port) = self.ports[number as usize].as_mut() else {
+        let Some(port) = self.port(number) else {
             return Err(codes::BAD_HANDLE);
         };
         let transfer = check_transfer(port, &request, kind)?;

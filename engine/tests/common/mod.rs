@@ -1,0 +1,181 @@
+//! What the engine's tests share: back ends, byte patterns, a save and a restore.
+
+use std::time::Duration;
+
+use stanchion_engine::address::DriveAddress;
+use stanchion_engine::device::Device;
+use stanchion_engine::device::sim::{SimConfig, SimDrive};
+use stanchion_engine::memory::HugePages;
+use stanchion_engine::ring::{CompleteEntry, SubmitEntry, Transfer};
+use stanchion_engine::{
+    CheckpointName, CheckpointSpec, Error, FormatOptions, Pool, PoolMode, PoolOptions,
+    SessionOptions, format_pool, format_pool_on,
+};
+
+/// Drives of one kind.
+pub enum BackEnd {
+    /// Simulated drives.
+    Sim(Vec<SimDrive>),
+    /// Files, and the directory that they lie in.
+    Files(Vec<DriveAddress>, tempfile::TempDir),
+}
+
+const DRIVE_BYTES: u64 = 48 << 20;
+
+impl BackEnd {
+    /// Simulated drives.
+    pub fn sim(count: usize) -> BackEnd {
+        let config = |number: usize| SimConfig {
+            capacity_bytes: DRIVE_BYTES,
+            serial: format!("SIM{number}"),
+            seed: number as u64,
+            ..SimConfig::default()
+        };
+        BackEnd::Sim((0..count).map(|number| SimDrive::new(config(number)).unwrap()).collect())
+    }
+
+    /// Files.
+    pub fn files(count: usize) -> BackEnd {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |number| directory.path().join(format!("drive{number}.img"));
+        let drives = (0..count).map(|number| DriveAddress::Path(path(number))).collect();
+        BackEnd::Files(drives, directory)
+    }
+
+    fn devices(&self) -> Vec<Box<dyn Device>> {
+        let BackEnd::Sim(drives) = self else { panic!("files are opened by address") };
+        drives.iter().map(|drive| Box::new(drive.open().unwrap()) as Box<dyn Device>).collect()
+    }
+
+    /// Makes a pool of them.
+    pub fn format(&self) {
+        let drives = match self {
+            BackEnd::Sim(_) => Vec::new(),
+            BackEnd::Files(drives, _) => drives.clone(),
+        };
+        let options = FormatOptions {
+            drives,
+            chunk_bytes: None,
+            create_bytes: Some(DRIVE_BYTES),
+            force: false,
+        };
+        match self {
+            BackEnd::Sim(_) => format_pool_on(self.devices(), &options).unwrap(),
+            BackEnd::Files(..) => format_pool(&options).unwrap(),
+        };
+    }
+
+    fn open_as(&self, mode: PoolMode) -> Pool {
+        let drives = match self {
+            BackEnd::Sim(_) => Vec::new(),
+            BackEnd::Files(drives, _) => drives.clone(),
+        };
+        let options = PoolOptions { mode, huge_pages: HugePages::Off, ..PoolOptions::new(drives) };
+        match self {
+            BackEnd::Sim(_) => Pool::open_on(self.devices(), &options).unwrap(),
+            BackEnd::Files(..) => Pool::open(&options).unwrap(),
+        }
+    }
+
+    /// Opens the pool.
+    pub fn open(&self) -> Pool {
+        self.open_as(PoolMode::ReadWrite)
+    }
+
+    /// Opens the pool for reading only.
+    pub fn open_read_only(&self) -> Pool {
+        self.open_as(PoolMode::ReadOnly)
+    }
+}
+
+/// Bytes that differ everywhere, from a seed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pattern {
+    bytes: Vec<u8>,
+}
+
+impl Pattern {
+    /// `len_bytes` bytes.
+    pub fn new(seed: u64, len_bytes: u64) -> Pattern {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut bytes = Vec::with_capacity(len_bytes as usize + 8);
+        while bytes.len() < len_bytes as usize {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            bytes.extend_from_slice(&state.to_le_bytes());
+        }
+        bytes.truncate(len_bytes as usize);
+        Pattern { bytes }
+    }
+
+    /// Its length.
+    pub fn len_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+}
+
+/// A write of `len_bytes` from the buffer's start.
+pub fn write(handle: u64, buffer: u32, len_bytes: u64, at: u64, user_data: u64) -> SubmitEntry {
+    let transfer = Transfer {
+        checkpoint: handle,
+        buffer,
+        buffer_offset_bytes: 0,
+        len_bytes,
+        segment_offset_bytes: at,
+    };
+    SubmitEntry::write(transfer, user_data)
+}
+
+/// Saves a pattern as a checkpoint of one participant, in pieces of a few chunks.
+pub fn save(pool: &Pool, name: &CheckpointName, pattern: &Pattern) -> Result<u64, Error> {
+    let mut session = pool.session(&SessionOptions::default())?;
+    let handle = session.begin(&CheckpointSpec {
+        name: name.clone(),
+        participants: 1,
+        participant: 0,
+        length_bytes: pattern.len_bytes(),
+        shards: Vec::new(),
+    })?;
+    let piece = 4 * pool.info().chunk_bytes;
+    let mut buffer = session.alloc(piece)?;
+    let mut out = [CompleteEntry::default(); 4];
+    for (number, bytes) in pattern.bytes.chunks(piece as usize).enumerate() {
+        buffer.as_mut_slice()?[..bytes.len()].copy_from_slice(bytes);
+        let at = number as u64 * piece;
+        let entry = write(handle, buffer.key(), bytes.len() as u64, at, at);
+        assert_eq!(session.submit(&[entry]), 1);
+        assert_eq!(session.wait(&mut out, 1, Duration::from_secs(30)), 1);
+        assert_eq!((out[0].user_data, out[0].result), (at, bytes.len() as i64));
+    }
+    assert_eq!(session.submit(&[SubmitEntry::commit(handle, 99)]), 1);
+    assert_eq!(session.wait(&mut out, 1, Duration::from_secs(30)), 1);
+    assert_eq!((out[0].user_data, out[0].result), (99, 0));
+    Ok(out[0].aux)
+}
+
+/// Restores a checkpoint and compares it; the error is the first completion's code.
+pub fn restore(pool: &Pool, name: &CheckpointName, pattern: &Pattern) -> Result<(), i64> {
+    let mut session = pool.session(&SessionOptions::default()).unwrap();
+    let opened = session.open(name, 0).unwrap();
+    assert_eq!(opened.length_bytes, pattern.len_bytes());
+    let piece = 4 * opened.chunk_bytes;
+    let buffer = session.alloc(piece).unwrap();
+    let mut out = [CompleteEntry::default(); 4];
+    for (number, bytes) in pattern.bytes.chunks(piece as usize).enumerate() {
+        let transfer = Transfer {
+            checkpoint: opened.handle,
+            buffer: buffer.key(),
+            buffer_offset_bytes: 0,
+            len_bytes: bytes.len() as u64,
+            segment_offset_bytes: number as u64 * piece,
+        };
+        assert_eq!(session.submit(&[SubmitEntry::read(transfer, 5)]), 1);
+        assert_eq!(session.wait(&mut out, 1, Duration::from_secs(30)), 1);
+        if out[0].result < 0 {
+            return Err(out[0].result);
+        }
+        assert!(buffer.as_slice().unwrap()[..bytes.len()] == *bytes, "other bytes came back");
+    }
+    Ok(())
+}

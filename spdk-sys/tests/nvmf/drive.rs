@@ -1,0 +1,213 @@
+//! A drive, its commands and buffers, as the tests use them; and a target of a test's own.
+
+use std::cell::Cell;
+use std::ffi::{CString, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::time::{Duration, Instant};
+
+use spdk_sys::*;
+
+/// Status code type and status code.
+pub const SUCCESS: (u16, u16) = (0, 0);
+
+/// A request and what came of it. Boxed: the shim keeps a pointer to it while it is outstanding.
+pub struct Command {
+    pub request: stn_spdk_request,
+    pub completions: Cell<u32>,
+    pub status: Cell<(u16, u16)>,
+}
+
+impl Command {
+    pub fn new() -> Box<Self> {
+        let mut command = Box::new(Self {
+            request: stn_spdk_request::default(),
+            completions: Cell::new(0),
+            status: Cell::new((u16::MAX, u16::MAX)),
+        });
+        command.request.complete = Some(note_completion);
+        command.request.context = (&raw const *command).cast_mut().cast();
+        command
+    }
+}
+
+extern "C" fn note_completion(context: *mut c_void, sct: u16, sc: u16, _dnr: bool) {
+    // SAFETY: the context is the boxed Command that owns the request and is alive; only its cells are borrowed, since the
+    // request beside them may be borrowed by whoever submitted it.
+    let (completions, status) = unsafe {
+        let command = context.cast::<Command>();
+        (&(*command).completions, &(*command).status)
+    };
+    completions.set(completions.get() + 1);
+    status.set((sct, sc));
+}
+
+pub struct Drive {
+    pub controller: *mut stn_spdk_controller,
+    pub namespace: *mut stn_spdk_namespace,
+    pub qpair: *mut stn_spdk_qpair,
+    pub sector_bytes: usize,
+    pub sector_count: u64,
+}
+
+/// SAFETY of the calls on `Drive`: one thread, pointers valid from connect to detach, requests boxed and buffers alive until
+/// polled to completion.
+impl Drive {
+    pub fn write(
+        &self,
+        command: &mut Command,
+        buffer: *const u8,
+        lba: u64,
+        bytes: usize,
+        flags: u32,
+    ) -> c_int {
+        let count = (bytes / self.sector_bytes) as u32;
+        // SAFETY: see above.
+        unsafe {
+            stn_spdk_write(
+                self.qpair,
+                self.namespace,
+                &mut command.request,
+                buffer.cast(),
+                lba,
+                count,
+                flags,
+            )
+        }
+    }
+
+    pub fn read(&self, command: &mut Command, buffer: *mut u8, lba: u64, bytes: usize) -> c_int {
+        let count = (bytes / self.sector_bytes) as u32;
+        // SAFETY: see above.
+        unsafe {
+            stn_spdk_read(
+                self.qpair,
+                self.namespace,
+                &mut command.request,
+                buffer.cast(),
+                lba,
+                count,
+                0,
+            )
+        }
+    }
+
+    pub fn flush(&self, command: &mut Command) -> c_int {
+        // SAFETY: see above.
+        unsafe { stn_spdk_flush(self.qpair, self.namespace, &mut command.request) }
+    }
+
+    /// Polls until each command has completed once; more than once, or a silent queue, fails the test.
+    pub fn finish(&self, commands: &[Box<Command>]) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while commands
+            .iter()
+            .any(|command| command.completions.get() == 0)
+        {
+            // SAFETY: see above.
+            let polled = unsafe { stn_spdk_qpair_process_completions(self.qpair, 0) };
+            assert!(polled >= 0, "poll failed: {polled}");
+            assert!(
+                Instant::now() < deadline,
+                "a command did not complete in 30 s"
+            );
+        }
+        assert!(
+            commands
+                .iter()
+                .all(|command| command.completions.get() == 1)
+        );
+    }
+
+    pub fn finish_with(&self, command: Box<Command>, status: (u16, u16)) {
+        let commands = [command];
+        self.finish(&commands);
+        assert_eq!(commands[0].status.get(), status);
+    }
+}
+
+/// Bytes that differ between positions and between seeds.
+pub fn fill(buffer: &mut [u8], seed: u64) {
+    for (index, word) in buffer.chunks_exact_mut(8).enumerate() {
+        word.copy_from_slice(
+            &(seed << 32 | index as u64)
+                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+                .to_le_bytes(),
+        );
+    }
+}
+
+pub struct Buffer {
+    pub start: *mut u8,
+    pub bytes: usize,
+}
+
+impl Buffer {
+    pub fn new(bytes: usize) -> Self {
+        // SAFETY: the environment is up.
+        let start = unsafe { stn_spdk_dma_zmalloc(bytes, 4096) }.cast::<u8>();
+        assert!(
+            !start.is_null(),
+            "no huge pages left: run scripts/hugepages"
+        );
+        Self { start, bytes }
+    }
+
+    pub fn slice(&mut self) -> &mut [u8] {
+        // SAFETY: `bytes` zeroed bytes at `start`, ours alone; called only while no command is outstanding on them.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: from stn_spdk_dma_zmalloc, and every command on it has completed.
+        unsafe { stn_spdk_dma_free(self.start.cast()) }
+    }
+}
+
+pub struct OwnTarget {
+    run_dir: PathBuf,
+    pub address: CString,
+}
+
+impl OwnTarget {
+    pub fn start() -> Self {
+        let run_dir = std::env::temp_dir().join(format!("stanchion-nvmf-{}", std::process::id()));
+        let port = (20_000 + std::process::id() % 10_000).to_string();
+        let output = target_script("start", &run_dir)
+            .args(["--size", "64M", "--port", &port])
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let address = CString::new(output.stdout.trim_ascii()).unwrap();
+        Self { run_dir, address }
+    }
+
+    pub fn kill(&self) {
+        let pid = std::fs::read_to_string(self.run_dir.join("pid")).unwrap();
+        // SAFETY: a system call on the process that `start` started.
+        assert_eq!(
+            unsafe { libc::kill(pid.trim().parse().unwrap(), libc::SIGKILL) },
+            0
+        );
+    }
+}
+
+impl Drop for OwnTarget {
+    fn drop(&mut self) {
+        let _ = target_script("stop", &self.run_dir).status();
+        let _ = std::fs::remove_dir_all(&self.run_dir);
+    }
+}
+
+fn target_script(command: &str, run_dir: &Path) -> process::Command {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/nvmf-target");
+    let mut process = process::Command::new(script);
+    process.arg(command).arg("--run-dir").arg(run_dir);
+    process
+}
