@@ -20,6 +20,8 @@ pub mod layout;
 pub mod manifest;
 pub mod root;
 pub mod segment;
+#[cfg(test)]
+mod testing;
 
 pub use catalogue::{Catalogue, CatalogueEntry};
 pub use label::{DriveEntry, Features, Label};
