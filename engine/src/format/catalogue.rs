@@ -1,12 +1,15 @@
 //! The catalogue: all checkpoints of one generation. Every commit writes a new one, the same bytes
 //! to the same offset of every drive.
 //!
-//! | offset | size   | field                                                       |
-//! |--------|--------|-------------------------------------------------------------|
-//! | 64     | 8      | generation                                                  |
-//! | 72     | 4      | entries                                                     |
-//! | 76     | 4      | zero                                                        |
-//! | 80     | 88 + n | entries: id 16, step 8, bytes 8, participants 4, length n of the name 2, zero 2, committed 8, generation 8, extent of the manifest 32, name n |
+//! | offset | size        | field      |
+//! |--------|-------------|------------|
+//! | 64     | 8           | generation |
+//! | 72     | 4           | entries    |
+//! | 76     | 4           | zero       |
+//! | 80     | 88 + n each | entries    |
+//!
+//! An entry: id 16, step 8, bytes 8, participants 4, length n of the name 2, zero 2, committed 8,
+//! generation 8, extent of the manifest 32, name n.
 //!
 //! Entries ascend by name, then step; no two have the same name and step, nor the same id.
 

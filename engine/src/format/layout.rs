@@ -1,8 +1,8 @@
 //! Where everything lies on a drive. The only place where an offset is made.
 //!
 //! ```text
-//! 0        1 MiB    2 MiB    3 MiB       4 MiB                                      end-3   end-2  end-1  end
-//! | zeros  | label  | label  | root ring | catalogue slots | metadata | data slots  | roots | label | label |
+//! 0       1 MiB   2 MiB   3 MiB   4 MiB                           end-3   end-2   end-1   end
+//! | zeros | label | label | roots | catalogues | metadata | data  | roots | label | label |
 //! ```
 //!
 //! Invariants:

@@ -12,7 +12,10 @@
 //! | 112    | 1       | copies c of each chunk: 1                                   |
 //! | 113    | 15      | zero                                                        |
 //! | 128    | 8 + 8 c | chunks: CRC-64 8, locations 8 each                          |
-//! |        |         | shards: offset 8, length 8, length of the name 2, length of the dtype 1, dimensions 1, zero 4, shape 8 each, name, dtype |
+//! |        |         | shards                                                      |
+//!
+//! A shard: offset 8, length 8, length of the name 2, length of the dtype 1, dimensions 1, zero 4,
+//! shape 8 each, name, dtype.
 //!
 //! A location has the slot in its low 48 bits and the drive in its high 16. A second copy would
 //! follow as a second location of the same record.
