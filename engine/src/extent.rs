@@ -15,6 +15,11 @@ const WORD_BITS: u64 = u64::BITS as u64;
 /// enough: long runs first, so that drives write sequentially, in few passes over a full map.
 const SHORTEST_RUNS: [u64; 3] = [256, 16, 1];
 
+/// Makes of a word one in which the units of one state are set.
+type View = fn(u64) -> u64;
+const USED: View = |word| word;
+const FREE: View = |word| !word;
+
 /// A unit was to be used that is used already, or that the map does not have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("unit {at} is used already, or does not exist")]
@@ -76,12 +81,8 @@ impl ExtentMap {
 
     /// Uses `count` units from `start`, all of which must be free.
     pub fn mark_used(&mut self, start: u64, count: u64) -> Result<(), AlreadyUsed> {
-        if count == 0 {
-            return Ok(());
-        }
-        let used = self.next_used(start);
-        if start >= self.len || used - start < count {
-            return Err(AlreadyUsed { at: used });
+        if let Some(at) = self.first_unlike(start, count, USED) {
+            return Err(AlreadyUsed { at });
         }
         self.set(start, count);
         Ok(())
@@ -108,12 +109,8 @@ impl ExtentMap {
 
     /// Releases `count` units from `start`, all of which must be used.
     pub fn release(&mut self, start: u64, count: u64) -> Result<(), NotUsed> {
-        if count == 0 {
-            return Ok(());
-        }
-        let free = self.next_free(start).unwrap_or(self.len.max(start));
-        if start >= self.len || free - start < count {
-            return Err(NotUsed { at: free });
+        if let Some(at) = self.first_unlike(start, count, FREE) {
+            return Err(NotUsed { at });
         }
         for_words(start, count, |word, mask| self.words[word] &= !mask);
         self.free += count;
@@ -125,7 +122,7 @@ impl ExtentMap {
         if count == 0 || count > self.free {
             return None;
         }
-        let start = self.runs().find(|(_, run)| *run >= count).map(|(start, _)| start)?;
+        let (start, _) = self.runs(count).find(|(_, run)| *run == count)?;
         self.set(start, count);
         self.cursor = start + count;
         Some(start)
@@ -147,7 +144,7 @@ impl ExtentMap {
         for shortest in SHORTEST_RUNS {
             // Gathered before use, because using a run moves what is being walked over.
             let mut taken = Vec::new();
-            for (start, run) in self.runs().filter(|(_, run)| *run >= shortest) {
+            for (start, run) in self.runs(u64::MAX).filter(|(_, run)| *run >= shortest) {
                 if missing == 0 {
                     break;
                 }
@@ -166,20 +163,26 @@ impl ExtentMap {
         true
     }
 
-    /// Every free run once, as start and length: those that start behind the cursor, then those
-    /// before it. A run that the cursor splits is one of the latter.
-    fn runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    /// Every free unit once, in runs as start and length: those that start behind the cursor, then
+    /// those before it. A run that the cursor splits is one of the latter. Runs are cut at
+    /// `longest`, so that looking for a short one does not walk over a long one.
+    fn runs(&self, longest: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let splits = self.cursor > 0 && !self.is_used(self.cursor - 1);
-        let behind = if splits { self.next_used(self.cursor) } else { self.cursor };
-        self.runs_from(behind)
-            .chain(self.runs_from(0).take_while(|(start, _)| *start < self.cursor))
+        let behind = if splits {
+            self.first(self.cursor, self.len, USED).unwrap_or(self.len)
+        } else {
+            self.cursor
+        };
+        self.runs_from(behind, longest)
+            .chain(self.runs_from(0, longest).take_while(move |(start, _)| *start < behind))
     }
 
-    fn runs_from(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+    fn runs_from(&self, from: u64, longest: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut from = from;
         std::iter::from_fn(move || {
-            let start = self.next_free(from)?;
-            from = self.next_used(start);
+            let start = self.first(from, self.len, FREE)?;
+            let most = start.saturating_add(longest).min(self.len);
+            from = self.first(start, most, USED).unwrap_or(most);
             Some((start, from - start))
         })
     }
@@ -189,29 +192,32 @@ impl ExtentMap {
         self.free -= count;
     }
 
-    /// The first free unit at or behind `from`.
-    fn next_free(&self, from: u64) -> Option<u64> {
-        self.next_bit(from, |word| !word)
-    }
-
-    /// The first used unit at or behind `from`; the end of the map counts as used.
-    fn next_used(&self, from: u64) -> u64 {
-        self.next_bit(from, |word| word).map_or(self.len.max(from), |unit| unit.min(self.len))
-    }
-
-    /// The first unit at or behind `from` whose bit is set in what `view` makes of its word.
-    fn next_bit(&self, from: u64, view: impl Fn(u64) -> u64) -> Option<u64> {
-        if from >= self.len {
+    /// The first of `count` units from `start` that has the state `view`, or does not exist.
+    fn first_unlike(&self, start: u64, count: u64, view: View) -> Option<u64> {
+        if count == 0 {
             return None;
         }
-        let first = word_of(from);
-        let mut masked = view(self.words[first]) & (u64::MAX << (from % WORD_BITS));
-        let mut at = first;
-        while masked == 0 {
-            at += 1;
-            masked = view(*self.words.get(at)?);
+        let end = start.saturating_add(count);
+        let beyond = (end > self.len).then_some(self.len.max(start));
+        self.first(start, end.min(self.len), view).or(beyond)
+    }
+
+    /// The first unit of `from..to` that has the state `view`. `to` is at most the map's length.
+    fn first(&self, from: u64, to: u64, view: View) -> Option<u64> {
+        if from >= to {
+            return None;
         }
-        Some(at as u64 * WORD_BITS + u64::from(masked.trailing_zeros()))
+        let mut at = word_of(from);
+        let mut bits = view(self.words[at]) & (u64::MAX << (from % WORD_BITS));
+        while bits == 0 {
+            at += 1;
+            if at as u64 * WORD_BITS >= to {
+                return None;
+            }
+            bits = view(self.words[at]);
+        }
+        let unit = at as u64 * WORD_BITS + u64::from(bits.trailing_zeros());
+        (unit < to).then_some(unit)
     }
 }
 
@@ -228,5 +234,161 @@ fn for_words(start: u64, count: u64, mut with: impl FnMut(usize, u64)) {
         let mask = (u64::MAX >> (WORD_BITS - bits)) << (at % WORD_BITS);
         with(word_of(at), mask);
         at += bits;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        MarkUsed(u64, u64),
+        Release(u64, u64),
+        AllocateRun(u64),
+        AllocateMany(u64),
+    }
+
+    fn any_step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..420_u64, 0..150_u64).prop_map(|(start, count)| Step::MarkUsed(start, count)),
+            (0..420_u64, 0..20_u64).prop_map(|(start, count)| Step::Release(start, count)),
+            (0..420_u64, 0..150_u64).prop_map(|(start, count)| Step::Release(start, count)),
+            (0..100_u64).prop_map(Step::AllocateRun),
+            (0..200_u64).prop_map(Step::AllocateMany),
+        ]
+    }
+
+    /// The same as one `bool` a unit.
+    struct Model(Vec<bool>);
+
+    impl Model {
+        /// The first unit of a range that is not as wanted; beyond the end none is.
+        fn first_unlike(&self, used: bool, start: u64, count: u64) -> Option<u64> {
+            (start..start + count).find(|i| self.0.get(*i as usize) != Some(&used))
+        }
+
+        fn set(&mut self, used: bool, units: impl IntoIterator<Item = u64>) {
+            units.into_iter().for_each(|i| self.0[i as usize] = used);
+        }
+
+        fn longest_free_run(&self) -> u64 {
+            self.0.split(|used| *used).map(|run| run.len() as u64).max().unwrap_or(0)
+        }
+
+        fn free(&self) -> u64 {
+            self.0.iter().filter(|used| !**used).count() as u64
+        }
+    }
+
+    fn take(map: &mut ExtentMap, model: &mut Model, step: Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::MarkUsed(start, count) => {
+                let expected = model.first_unlike(false, start, count);
+                prop_assert_eq!(map.mark_used(start, count).err().map(|e| e.at), expected);
+                if expected.is_none() {
+                    model.set(true, start..start + count);
+                }
+            }
+            Step::Release(start, count) => {
+                let expected = model.first_unlike(true, start, count);
+                prop_assert_eq!(map.release(start, count).err().map(|e| e.at), expected);
+                if expected.is_none() {
+                    model.set(false, start..start + count);
+                }
+            }
+            Step::AllocateRun(count) => {
+                let possible = count > 0 && count <= model.longest_free_run();
+                let start = map.allocate_run(count);
+                prop_assert_eq!(start.is_some(), possible);
+                if let Some(start) = start {
+                    prop_assert_eq!(model.first_unlike(false, start, count), None);
+                    model.set(true, start..start + count);
+                }
+            }
+            Step::AllocateMany(count) => {
+                let possible = count <= model.free();
+                let mut out = vec![u64::MAX];
+                prop_assert_eq!(map.allocate_many(count, &mut out), possible);
+                prop_assert_eq!(out.remove(0), u64::MAX, "`out` is appended to");
+                prop_assert_eq!(out.len() as u64, if possible { count } else { 0 });
+                prop_assert!(out.windows(2).all(|w| w[0] < w[1]), "ascending, none twice");
+                prop_assert!(out.iter().all(|i| !model.0[*i as usize]));
+                model.set(true, out);
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+        #[test]
+        fn agrees_with_the_model(len in 0..400_u64, steps in vec(any_step(), 0..60)) {
+            let (mut map, mut model) = (ExtentMap::new(len), Model(vec![false; len as usize]));
+            for step in steps {
+                take(&mut map, &mut model, step)?;
+                prop_assert_eq!(map.free(), model.free());
+                for (unit, used) in model.0.iter().enumerate() {
+                    prop_assert_eq!(map.is_used(unit as u64), *used);
+                }
+            }
+            prop_assert_eq!((map.len(), map.is_empty()), (len, len == 0));
+            prop_assert!(map.is_used(len));
+        }
+    }
+
+    #[test]
+    fn allocation_goes_forward_and_wraps() {
+        let mut map = ExtentMap::new(100);
+        assert_eq!(map.allocate_run(40), Some(0));
+        assert_eq!(map.allocate_run(40), Some(40));
+        map.release(0, 40).unwrap();
+        assert_eq!(map.allocate_run(10), Some(80), "not back to what was just released");
+        assert_eq!(map.allocate_run(30), Some(0));
+        assert_eq!(map.allocate_run(11), None);
+        assert_eq!(map.free(), 20);
+    }
+
+    #[test]
+    fn long_runs_are_taken_before_short_ones() {
+        let mut map = ExtentMap::new(1000);
+        map.mark_used(0, 1000).unwrap();
+        for (start, count) in [(10, 1), (20, 2), (100, 300), (500, 20), (600, 260)] {
+            map.release(start, count).unwrap();
+        }
+        let mut out = Vec::new();
+        assert!(map.allocate_many(570, &mut out));
+        let expected: Vec<u64> = (100..400).chain(500..510).chain(600..860).collect();
+        assert_eq!(out, expected);
+        assert!(!map.allocate_many(14, &mut out), "13 are free");
+        assert!(map.allocate_many(13, &mut out));
+        assert_eq!(map.free(), 0);
+    }
+
+    #[test]
+    fn huge_ranges_are_errors() {
+        let mut map = ExtentMap::new(100);
+        assert_eq!(map.mark_used(1, u64::MAX), Err(AlreadyUsed { at: 100 }));
+        assert_eq!(map.mark_used(u64::MAX, u64::MAX), Err(AlreadyUsed { at: u64::MAX }));
+        map.mark_used(0, 100).unwrap();
+        assert_eq!(map.release(1, u64::MAX), Err(NotUsed { at: 100 }));
+        assert_eq!(map.release(u64::MAX, u64::MAX), Err(NotUsed { at: u64::MAX }));
+    }
+
+    #[test]
+    fn a_million_fragmented_units() {
+        let len = 1 << 20;
+        let mut map = ExtentMap::new(len);
+        map.mark_used(0, len).unwrap();
+        for unit in (0..len).step_by(2) {
+            map.release(unit, 1).unwrap();
+        }
+        assert_eq!(map.allocate_run(2), None);
+        let mut out = Vec::new();
+        assert!(map.allocate_many(len / 2, &mut out));
+        assert!(out.iter().copied().eq((0..len).step_by(2)));
     }
 }

@@ -1,12 +1,15 @@
 //! The catalogue: all checkpoints of one generation. Every commit writes a new one, the same bytes
 //! to the same offset of every drive.
 //!
-//! | offset | size   | field                                                       |
-//! |--------|--------|-------------------------------------------------------------|
-//! | 64     | 8      | generation                                                  |
-//! | 72     | 4      | entries                                                     |
-//! | 76     | 4      | zero                                                        |
-//! | 80     | 88 + n | entries: id 16, step 8, bytes 8, participants 4, length n of the name 2, zero 2, committed 8, generation 8, extent of the manifest 32, name n |
+//! | offset | size        | field      |
+//! |--------|-------------|------------|
+//! | 64     | 8           | generation |
+//! | 72     | 4           | entries    |
+//! | 76     | 4           | zero       |
+//! | 80     | 88 + n each | entries    |
+//!
+//! An entry: id 16, step 8, bytes 8, participants 4, length n of the name 2, zero 2, committed 8,
+//! generation 8, extent of the manifest 32, name n.
 //!
 //! Entries ascend by name, then step; no two have the same name and step, nor the same id.
 
@@ -187,4 +190,155 @@ pub(super) fn check_participants(participants: u64) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{participants} participants; 1 to {MAX_PARTICIPANTS} are allowed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::testing::{
+        META_AT, MIB, any_catalogue, edited, edits, edits_give_an_error_or_another_value,
+        every_cut_is_noticed, every_flip_is_noticed,
+    };
+    use super::*;
+
+    const POOL: Uuid = Uuid::from_u128(0xABCD);
+
+    fn layout() -> Layout {
+        Layout::plan(&[64 * MIB], MIB).unwrap()
+    }
+
+    fn entry(id: u128, name: &str, step: u64) -> CatalogueEntry {
+        let offset_bytes = layout().meta_block_offset(id as u64);
+        CatalogueEntry {
+            id: Uuid::from_u128(id),
+            name: name.into(),
+            step,
+            bytes: 1 << 33,
+            participants: 8,
+            committed_unix_ns: 1_700_000_000_000_000_000,
+            generation: Generation(4),
+            manifest: MetaExtent { offset_bytes, len_bytes: 500, hash: [6; 16] },
+        }
+    }
+
+    fn catalogue() -> Catalogue {
+        let entries = vec![entry(1, "a", 9), entry(2, "a", 10), entry(3, "aa", 0)];
+        Catalogue { pool: POOL, generation: Generation(5), entries }
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(catalogue in any_catalogue()) {
+            let Encoded { bytes, extent } = catalogue.encode(META_AT);
+            prop_assert_eq!(extent.len_bytes, catalogue.encoded_bytes());
+            prop_assert_eq!(extent.stored_bytes(), bytes.len() as u64);
+            prop_assert_eq!(Catalogue::decode(&bytes, &extent, catalogue.pool), Ok(catalogue));
+        }
+
+        #[test]
+        fn edits_under_a_right_hash(catalogue in any_catalogue(), edits in edits()) {
+            edits_give_an_error_or_another_value(
+                &catalogue.encode(META_AT).bytes,
+                &edits,
+                |bytes, extent| Catalogue::decode(bytes, extent, catalogue.pool),
+                |catalogue, at| catalogue.encode(at).bytes,
+            )?;
+        }
+    }
+
+    #[test]
+    fn damage_is_noticed() {
+        let Encoded { bytes, extent } = catalogue().encode(META_AT);
+        every_flip_is_noticed(&bytes, |bytes| Catalogue::decode(bytes, &extent, POOL));
+        every_cut_is_noticed(&bytes, |bytes, hash| {
+            Catalogue::decode(bytes, &MetaExtent { hash, ..extent }, POOL)
+        });
+    }
+
+    #[test]
+    fn fields_lie_as_specified() {
+        let bytes = catalogue().encode(META_AT).bytes;
+        assert_eq!(bytes[..8], *b"STN CATA");
+        assert_eq!(bytes[64..72], 5_u64.to_le_bytes());
+        assert_eq!(bytes[72..80], [3, 0, 0, 0, 0, 0, 0, 0]);
+        // The second entry, behind a name of one byte.
+        let entry = &bytes[80 + 89..];
+        assert_eq!(entry[..16], *Uuid::from_u128(2).as_bytes());
+        assert_eq!(entry[16..24], 10_u64.to_le_bytes());
+        assert_eq!(entry[24..32], (1_u64 << 33).to_le_bytes());
+        assert_eq!(entry[32..40], [8, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!(entry[40..48], 1_700_000_000_000_000_000_u64.to_le_bytes());
+        assert_eq!(entry[48..56], 4_u64.to_le_bytes());
+        assert_eq!(entry[64..72], 500_u64.to_le_bytes());
+        assert_eq!(
+            entry[72..89],
+            *b"\x06\x06\x06\x06\x06\x06\x06\x06\x06\x06\x06\x06\x06\x06\x06\x06a"
+        );
+    }
+
+    #[test]
+    fn a_full_catalogue_fits_its_slot() {
+        let layout = Layout::plan(&[1 << 40], MIB).unwrap();
+        let name = "n".repeat(MAX_NAME_BYTES);
+        let entries =
+            (0..layout.max_checkpoints()).map(|i| entry(i as u128, &name, i as u64)).collect();
+        let full = Catalogue { pool: POOL, generation: Generation(5), entries };
+        let Encoded { bytes, extent } = full.encode(META_AT);
+        assert!(bytes.len() as u64 <= layout.catalogue_slot_bytes());
+        assert_eq!(Catalogue::decode(&bytes, &extent, POOL), Ok(full));
+    }
+
+    #[test]
+    fn impossible_catalogues_have_a_reason() {
+        let reason = |change: fn(&mut Catalogue)| {
+            let mut catalogue = catalogue();
+            change(&mut catalogue);
+            catalogue.check().unwrap_err()
+        };
+        assert!(reason(|c| c.entries.swap(0, 1)).contains("order"));
+        assert!(reason(|c| c.entries[1].step = 9).contains("order"));
+        assert!(reason(|c| c.entries[2].id = c.entries[0].id).contains("two checkpoints"));
+        assert!(reason(|c| c.entries[0].generation = Generation(6)).contains("later"));
+        assert!(reason(|c| c.entries[0].participants = 0).contains("participants"));
+        assert!(reason(|c| c.entries[0].name.clear()).contains("name"));
+        assert!(reason(|c| c.entries[0].name = "n".repeat(129)).contains("name"));
+    }
+
+    #[test]
+    fn hostile_counts_and_lengths_are_held_against_the_bytes() {
+        let Encoded { bytes, extent } = catalogue().encode(META_AT);
+        let refusal = |at: usize, value: &[u8]| {
+            let (bytes, hash) = edited(&bytes, |b| b[at..at + value.len()].copy_from_slice(value));
+            Catalogue::decode(&bytes, &MetaExtent { hash, ..extent }, POOL).unwrap_err()
+        };
+        let many = "4294967295 records where 3 fit".to_owned();
+        assert_eq!(refusal(72, &[0xFF; 4]), FormatError::Corrupt(many));
+        let long = "a text of 65535 bytes, at most 128 are allowed".to_owned();
+        assert_eq!(refusal(80 + 36, &[0xFF; 2]), FormatError::Corrupt(long));
+        let few = refusal(72, &[2]);
+        assert!(matches!(few, FormatError::Corrupt(t) if t.contains("after the last field")));
+        let not_text = refusal(80 + 88, &[0xFF]);
+        assert!(matches!(not_text, FormatError::Corrupt(t) if t.contains("UTF-8")));
+    }
+
+    #[test]
+    fn validate_holds_it_against_root_and_layout() {
+        let (catalogue, layout) = (catalogue(), layout());
+        let slot = layout.catalogue_offset(catalogue.generation);
+        let mut root = Root {
+            pool: POOL,
+            generation: catalogue.generation,
+            epoch: 1,
+            parent: [0; 16],
+            catalogue: catalogue.encode(slot).extent,
+            committed_unix_ns: 0,
+        };
+        assert_eq!(catalogue.validate(&root, &layout), Ok(()));
+        let mut outside = catalogue.clone();
+        outside.entries[1].manifest.offset_bytes = layout.slot_offset(0);
+        assert!(outside.validate(&root, &layout).is_err());
+        root.generation = Generation(6);
+        assert!(catalogue.validate(&root, &layout).is_err());
+    }
 }

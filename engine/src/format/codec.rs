@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
         reader.newer_minor = minor > MINOR;
         reader.zeros(4)?;
         let meant_for = reader.u64()?;
-        if meant_for != offset_bytes {
+        if meant_for != offset_bytes || !is_block_aligned(meant_for) {
             return Err(corrupt(format!(
                 "meant for byte {meant_for}, found at byte {offset_bytes}: a misdirected write or read"
             )));
@@ -313,4 +313,104 @@ impl<'a> Reader<'a> {
 /// Sound bytes that this program is too old for.
 pub(super) fn newer(found: String) -> FormatError {
     FormatError::Newer { found, supported: format!("{MAJOR}.{MINOR}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::testing::{META_AT, edited};
+    use super::*;
+
+    const MAGIC: Magic = *b"STN TEST";
+    const POOL: Uuid = Uuid::from_u128(7);
+
+    fn sealed() -> Encoded {
+        let mut writer = Writer::new(MAGIC, POOL, 72);
+        writer.u64(0x0807_0605_0403_0201);
+        writer.seal(META_AT)
+    }
+
+    #[test]
+    fn prologue_is_as_specified() {
+        let Encoded { bytes, extent } = sealed();
+        assert_eq!(bytes.len(), 4096);
+        assert_eq!(bytes[..8], MAGIC);
+        assert_eq!(bytes[8..24], hash128(&bytes[24..]));
+        assert_eq!(bytes[24..32], [1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[32..40], META_AT.to_le_bytes());
+        assert_eq!(bytes[40..48], 72_u64.to_le_bytes());
+        assert_eq!(bytes[48..64], *POOL.as_bytes());
+        assert_eq!(bytes[64..72], [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert!(bytes[72..].iter().all(|b| *b == 0));
+        assert_eq!(extent, MetaExtent { offset_bytes: META_AT, len_bytes: 72, hash: extent.hash });
+        assert_eq!(bytes[8..24], extent.hash);
+    }
+
+    /// The kind of error that [`Reader::open`] gives for `bytes`.
+    fn refusal(bytes: &[u8]) -> FormatError {
+        Reader::open(MAGIC, bytes, META_AT).err().expect("a refusal")
+    }
+
+    #[test]
+    fn each_refusal_in_its_order() {
+        let good = sealed().bytes;
+        assert_eq!(refusal(&[0; 4096]), FormatError::Blank);
+        assert!(matches!(refusal(&[]), FormatError::Corrupt(_)));
+        assert!(matches!(refusal(&good[..4095]), FormatError::Corrupt(_)));
+        assert_eq!(refusal(&edited(&good, |b| b[0] = b'X').0), FormatError::NotOurs);
+
+        // A newer major is believed under a right hash only.
+        let mut newer = good.clone();
+        newer[24] = 2;
+        assert!(matches!(refusal(&newer), FormatError::Corrupt(t) if t.starts_with("hash")));
+        let (newer, _) = edited(&newer, |b| b[32] ^= 1);
+        let supported = "1.0".into();
+        assert_eq!(refusal(&newer), FormatError::Newer { found: "2.0".into(), supported });
+        let (older, _) = edited(&good, |b| b[24] = 0);
+        assert!(matches!(refusal(&older), FormatError::Corrupt(t) if t.contains("never was")));
+
+        let (crooked, _) = edited(&good, |b| b[32] = 1);
+        assert!(Reader::open(MAGIC, &crooked, META_AT + 1).is_err(), "not block aligned");
+        let (moved, _) = edited(&good, |b| b[34] ^= 1);
+        assert!(matches!(refusal(&moved), FormatError::Corrupt(t) if t.contains("misdirected")));
+        for len_bytes in [0, 63, 4097, u64::MAX] {
+            let (bytes, _) = edited(&good, |b| b[40..48].copy_from_slice(&len_bytes.to_le_bytes()));
+            assert!(matches!(refusal(&bytes), FormatError::Corrupt(t) if t.starts_with("length")));
+        }
+    }
+
+    #[test]
+    fn a_named_object_must_be_the_one_that_was_named() {
+        let Encoded { bytes, extent } = sealed();
+        let open = |extent: &MetaExtent, pool| Reader::open_named(MAGIC, &bytes, extent, pool);
+        assert!(open(&extent, POOL).is_ok());
+        assert_eq!(open(&extent, Uuid::nil()).err(), Some(FormatError::NotOurs));
+        let stale = MetaExtent { hash: [1; 16], ..extent };
+        assert!(matches!(open(&stale, POOL), Err(FormatError::Corrupt(t)) if t.contains("stale")));
+        let longer = MetaExtent { len_bytes: 73, ..extent };
+        assert!(matches!(open(&longer, POOL), Err(FormatError::Corrupt(_))));
+    }
+
+    #[test]
+    fn bytes_without_a_meaning_are_zero_unless_a_newer_minor_gave_them_one() {
+        for at in [30, 100] {
+            let finish = |bytes: &[u8]| {
+                let mut reader = Reader::open(MAGIC, bytes, META_AT)?;
+                reader.u64()?;
+                reader.finish()
+            };
+            let (odd, _) = edited(&sealed().bytes, |b| b[at] = 1);
+            assert!(matches!(finish(&odd), Err(FormatError::Corrupt(_))), "byte {at}");
+            let (newer_minor, _) = edited(&odd, |b| b[26] = 1);
+            assert_eq!(finish(&newer_minor), Ok(()), "byte {at}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..5000)) {
+            prop_assert!(Reader::open(MAGIC, &bytes, META_AT).is_err());
+        }
+    }
 }

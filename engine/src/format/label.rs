@@ -185,3 +185,123 @@ fn decode_drive(reader: &mut Reader<'_>) -> Result<DriveEntry, FormatError> {
     reader.zeros(MAX_SERIAL_BYTES - serial_bytes)?;
     Ok(DriveEntry { uuid, serial, capacity_bytes })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::testing::{
+        MIB, any_label, edited, edits, edits_give_an_error_or_another_value, every_cut_is_noticed,
+        every_flip_is_noticed,
+    };
+    use super::*;
+
+    fn label() -> Label {
+        let drive = |n: u128, capacity_bytes| DriveEntry {
+            uuid: Uuid::from_u128(n),
+            serial: format!("SERIAL-{n}"),
+            capacity_bytes,
+        };
+        let drives = vec![drive(1, 64 * MIB), drive(2, 100 * MIB)];
+        Label {
+            pool: Uuid::from_u128(0xABCD),
+            epoch: 1,
+            created_unix_ns: 1_700_000_000_000_000_000,
+            features: Features::default(),
+            index: DriveIndex(1),
+            layout: Layout::plan(&[64 * MIB, 100 * MIB], MIB).unwrap(),
+            drives,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(label in any_label()) {
+            prop_assert_eq!(Label::decode(&label.encode(MIB), MIB), Ok(label));
+        }
+
+        #[test]
+        fn edits_under_a_right_hash(label in any_label(), edits in edits()) {
+            edits_give_an_error_or_another_value(
+                &label.encode(MIB),
+                &edits,
+                |bytes, _| Label::decode(bytes, MIB),
+                |label, at| label.encode(at),
+            )?;
+        }
+    }
+
+    #[test]
+    fn damage_is_noticed() {
+        let bytes = label().encode(MIB);
+        every_flip_is_noticed(&bytes, |bytes| Label::decode(bytes, MIB));
+        every_cut_is_noticed(&bytes, |bytes, _| Label::decode(bytes, MIB));
+        assert!(Label::decode(&bytes, 2 * MIB).is_err(), "a copy in another's place");
+    }
+
+    #[test]
+    fn fields_lie_as_specified() {
+        let label = label();
+        let bytes = label.encode(MIB);
+        assert_eq!(bytes[..8], *b"STNLABEL");
+        assert_eq!(bytes[64..72], 1_u64.to_le_bytes());
+        assert_eq!(bytes[72..80], label.created_unix_ns.to_le_bytes());
+        assert_eq!(bytes[104..112], [1, 0, 2, 0, 1, 0, 0, 0]);
+        assert_eq!(bytes[112..120], MIB.to_le_bytes());
+        assert_eq!(bytes[184..192], label.layout.slot_offset(0).to_le_bytes());
+        assert_eq!(bytes[288..304], *Uuid::from_u128(2).as_bytes());
+        assert_eq!(bytes[304..312], (100 * MIB).to_le_bytes());
+        assert_eq!(bytes[312..329], *b"\x08\0\0\0\0\0\0\0SERIAL-2\0");
+        assert_eq!(label.drive().serial, "SERIAL-2");
+    }
+
+    #[test]
+    fn features_decide_who_may_read_and_write() {
+        let good = label().encode(MIB);
+        let decode = |at: usize| Label::decode(&edited(&good, |b| b[at] = 4).0, MIB);
+        assert_eq!(decode(80).unwrap().features.writable(), Ok(()));
+        let read_only = decode(88).unwrap();
+        assert!(matches!(read_only.features.writable(), Err(FormatError::Newer { .. })));
+        assert!(
+            matches!(decode(96), Err(FormatError::Newer { found, .. }) if found.contains("0x4"))
+        );
+        let mut unsealed = good.clone();
+        unsealed[96] = 4;
+        assert!(matches!(Label::decode(&unsealed, MIB), Err(FormatError::Corrupt(_))));
+        assert!(matches!(decode(108), Err(FormatError::Corrupt(t)) if t.contains("copies")));
+    }
+
+    #[test]
+    fn impossible_labels_are_refused_under_a_right_hash() {
+        let good = label().encode(MIB);
+        let refused = |what: &str, at: usize, value: &[u8]| {
+            let (bytes, _) = edited(&good, |b| b[at..at + value.len()].copy_from_slice(value));
+            let result = Label::decode(&bytes, MIB);
+            assert!(matches!(&result, Err(FormatError::Corrupt(_))), "{what}: {result:?}");
+        };
+        refused("index beyond the table", 104, &[2]);
+        refused("more drives than fit", 106, &[0xFF, 0xFF]);
+        refused("no drives", 106, &[0]);
+        refused("a chunk that is no power of two", 112, &[1]);
+        refused("other root slots", 120, &[65]);
+        refused("other root stride", 125, &[0x20]);
+        refused("other catalogue slots", 144, &[5]);
+        refused("no checkpoints", 148, &[0]);
+        refused("another metadata area", 168, &[1]);
+        refused("no metadata", 176, &[0; 8]);
+        refused("metadata beyond any drive", 176, &[0xFF; 8]);
+        refused("metadata beyond this drive", 176, &[0, 0, 1]);
+        refused("another data area", 186, &[1]);
+        refused("a drive without uuid", 192, &[0; 16]);
+        refused("a tiny drive", 208, &[0; 8]);
+        refused("two drives with one uuid", 288, Uuid::from_u128(1).as_bytes());
+        refused("a serial that is too long", 216, &[65]);
+        refused("a serial that is not text", 224, &[0xFF]);
+    }
+
+    #[test]
+    #[should_panic(expected = "an impossible label")]
+    fn impossible_labels_are_not_written() {
+        Label { drives: Vec::new(), ..label() }.encode(MIB);
+    }
+}

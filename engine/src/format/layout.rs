@@ -1,8 +1,8 @@
 //! Where everything lies on a drive. The only place where an offset is made.
 //!
 //! ```text
-//! 0        1 MiB    2 MiB    3 MiB       4 MiB                                      end-3   end-2  end-1  end
-//! | zeros  | label  | label  | root ring | catalogue slots | metadata | data slots  | roots | label | label |
+//! 0       1 MiB   2 MiB   3 MiB   4 MiB                           end-3   end-2   end-1   end
+//! | zeros | label | label | roots | catalogues | metadata | data  | roots | label | label |
 //! ```
 //!
 //! Invariants:
@@ -293,4 +293,146 @@ fn check_chunk_bytes(chunk_bytes: u64) -> Result<(), String> {
     Err(format!(
         "a chunk of {chunk_bytes} bytes: it must be a power of two from {MIN_CHUNK_BYTES} to {MAX_CHUNK_BYTES}"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// All regions of a drive, as offset and length, in the order of their offsets.
+    fn regions(layout: &Layout, capacity: u64) -> Vec<(u64, u64)> {
+        let [front, second, back, last] = Layout::label_offsets(capacity);
+        let mut regions = vec![(0, MIB), (front, MIB), (second, MIB)];
+        regions.push(layout.root_zone_range(Zone::Front, capacity));
+        for generation in 0..CATALOGUE_SLOTS {
+            let offset = layout.catalogue_offset(Generation(generation));
+            regions.push((offset, layout.catalogue_slot_bytes()));
+        }
+        regions.push((layout.meta_offset(), layout.meta_blocks() * BLOCK_BYTES));
+        let slots = layout.data_slots(capacity);
+        regions.push((layout.slot_offset(0), slots * layout.chunk_bytes()));
+        regions.push(layout.root_zone_range(Zone::Back, capacity));
+        regions.extend([(back, MIB), (last, MIB)]);
+        regions
+    }
+
+    proptest! {
+        #[test]
+        fn regions_follow_each_other_on_every_drive(
+            capacities in prop::collection::vec(MIN_DRIVE_BYTES..1 << 46, 1..=MAX_DRIVES),
+            chunk_log2 in 12..=24_u32,
+        ) {
+            let layout = Layout::plan(&capacities, 1 << chunk_log2).unwrap();
+            for capacity in &capacities {
+                let regions = regions(&layout, *capacity);
+                for pair in regions.windows(2) {
+                    prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{:x?}", regions);
+                }
+                let (last, len) = regions[regions.len() - 1];
+                prop_assert!(last + len <= *capacity);
+                prop_assert!(regions.iter().all(|(o, l)| is_block_aligned(*o) && *l > 0));
+                prop_assert!(layout.data_slots(*capacity) > 0);
+                // No more than a chunk and a region's rounding is left over.
+                let data_end = layout.slot_offset(layout.data_slots(*capacity));
+                let (roots, _) = layout.root_zone_range(Zone::Back, *capacity);
+                prop_assert!(roots - data_end < layout.chunk_bytes());
+            }
+            let smallest = capacities.iter().min().unwrap();
+            prop_assert!(layout.meta_blocks() * BLOCK_BYTES <= smallest / 8);
+        }
+    }
+
+    #[test]
+    fn smallest_drive_holds_any_chunk_beside_the_largest_drives() {
+        for chunk_log2 in 12..=24 {
+            let mut capacities = vec![MAX_DRIVE_BYTES; MAX_DRIVES];
+            capacities[0] = MIN_DRIVE_BYTES;
+            let layout = Layout::plan(&capacities, 1 << chunk_log2).unwrap();
+            assert_eq!(layout.max_checkpoints(), MIN_POOL_CHECKPOINTS);
+            assert!(layout.data_slots(MIN_DRIVE_BYTES) > 0);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_pool_is_refused() {
+        let refusal = |capacities: &[u64], chunk| Layout::plan(capacities, chunk).unwrap_err();
+        let small = refusal(&[1 << 40, MIN_DRIVE_BYTES - 1], MIB);
+        assert!(matches!(&small, Error::Usage(text) if text.contains("33554432 bytes (32 MiB)")));
+        for error in [
+            refusal(&[], MIB),
+            refusal(&[1 << 40; MAX_DRIVES + 1], MIB),
+            refusal(&[u64::MAX], MIB),
+            refusal(&[1 << 40], 0),
+            refusal(&[1 << 40], MIB + 4096),
+            refusal(&[1 << 40], 2048),
+            refusal(&[1 << 40], 32 * MIB),
+        ] {
+            assert!(matches!(error, Error::Usage(_)), "{error}");
+        }
+    }
+
+    #[test]
+    fn generations_rotate_through_distinct_slots() {
+        let capacity = 1_000_000_000_000;
+        let layout = Layout::plan(&[capacity], MIB).unwrap();
+        for zone in [Zone::Front, Zone::Back] {
+            let (start, len) = layout.root_zone_range(zone, capacity);
+            let mut offsets: Vec<u64> = (100..100 + ROOT_SLOTS)
+                .map(|g| layout.root_offset(zone, Generation(g), capacity))
+                .collect();
+            offsets.sort_unstable();
+            assert_eq!(offsets[0], start);
+            assert!(offsets.windows(2).all(|w| w[1] - w[0] == 16 << 10));
+            assert_eq!(offsets[offsets.len() - 1] + ROOT_STRIDE_BYTES, start + len);
+            let again = layout.root_offset(zone, Generation(100 + ROOT_SLOTS), capacity);
+            assert_eq!(again, layout.root_offset(zone, Generation(100), capacity));
+        }
+        let catalogues: Vec<u64> = (5..9).map(|g| layout.catalogue_offset(Generation(g))).collect();
+        assert!((0..4).all(|i| !catalogues[..i].contains(&catalogues[i])));
+        assert_eq!(layout.catalogue_offset(Generation(9)), catalogues[0]);
+    }
+
+    #[test]
+    fn offsets_are_as_specified() {
+        let capacity = 8 * 1024 * MIB + 12_345;
+        assert_eq!(Layout::front_label_offsets(), [MIB, 2 * MIB]);
+        assert_eq!(
+            Layout::label_offsets(capacity),
+            [MIB, 2 * MIB, 8190 * MIB, 8191 * MIB],
+            "the end is rounded down"
+        );
+        let layout = Layout::plan(&[capacity], MIB).unwrap();
+        assert_eq!(layout.max_checkpoints(), MAX_CHECKPOINTS);
+        assert_eq!(layout.root_zone_range(Zone::Front, capacity), (3 * MIB, MIB));
+        assert_eq!(layout.root_zone_range(Zone::Back, capacity), (8189 * MIB, MIB));
+        assert_eq!(layout.catalogue_offset(Generation(0)), 4 * MIB);
+        assert_eq!(layout.catalogue_slot_bytes(), 4096 * 217);
+        assert_eq!(layout.meta_offset(), 4 * MIB + 4 * 4096 * 217);
+        // 4096 checkpoints of 64 KiB and 8192 chunks of 20 bytes.
+        assert_eq!(layout.meta_blocks(), 4096 * 16 + 40);
+        assert_eq!(layout.slot_offset(0), 264 * MIB);
+        assert_eq!(layout.slot_offset(3), 267 * MIB);
+        assert_eq!(layout.data_slots(capacity), 8189 - 264);
+    }
+
+    #[test]
+    fn extents_outside_the_metadata_area_have_no_blocks() {
+        let layout = Layout::plan(&[MIN_DRIVE_BYTES], MIB).unwrap();
+        let blocks = layout.meta_blocks();
+        let of = |offset_bytes, len_bytes| {
+            layout.meta_blocks_of(&MetaExtent { offset_bytes, len_bytes, hash: [0; 16] })
+        };
+        let (start, last) = (layout.meta_offset(), layout.meta_block_offset(blocks - 1));
+        assert_eq!(of(start, 1), Some((0, 1)));
+        assert_eq!(of(start, 4097), Some((0, 2)));
+        assert_eq!(of(start, blocks * 4096), Some((0, blocks)));
+        assert_eq!(of(last, 4096), Some((blocks - 1, 1)));
+        assert_eq!(of(last, 4097), None);
+        assert_eq!(of(start - 4096, 4096), None);
+        assert_eq!(of(start + 512, 4096), None);
+        assert_eq!(of(start, 0), None);
+        assert_eq!(of(u64::MAX - 4095, u64::MAX), None);
+    }
 }

@@ -138,3 +138,135 @@ impl Manifest {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::testing::{
+        META_AT, MIB, any_manifest, edited, edits, edits_give_an_error_or_another_value,
+        every_cut_is_noticed, every_flip_is_noticed,
+    };
+    use super::*;
+    use crate::units::Generation;
+
+    const POOL: Uuid = Uuid::from_u128(0xABCD);
+    const CHECKPOINT: Uuid = Uuid::from_u128(77);
+
+    fn layout() -> Layout {
+        Layout::plan(&[64 * MIB], MIB).unwrap()
+    }
+
+    fn manifest() -> Manifest {
+        let segment = |length_bytes, block| SegmentRef {
+            length_bytes,
+            table: MetaExtent {
+                offset_bytes: layout().meta_block_offset(block),
+                len_bytes: 4000,
+                hash: [block as u8; 16],
+            },
+        };
+        Manifest {
+            pool: POOL,
+            checkpoint: CHECKPOINT,
+            name: "llama".into(),
+            step: 500,
+            segments: vec![segment(5000, 3), segment(0, 4)],
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(manifest in any_manifest()) {
+            let Encoded { bytes, extent } = manifest.encode(META_AT);
+            let participants = manifest.segments.len() as u32;
+            let expected = Manifest::encoded_bytes(&manifest.name, participants);
+            prop_assert_eq!(extent.len_bytes, expected);
+            prop_assert_eq!(extent.stored_bytes(), bytes.len() as u64);
+            let decoded = Manifest::decode(&bytes, &extent, manifest.pool, manifest.checkpoint);
+            prop_assert_eq!(decoded, Ok(manifest));
+        }
+
+        #[test]
+        fn edits_under_a_right_hash(manifest in any_manifest(), edits in edits()) {
+            let Manifest { pool, checkpoint, .. } = manifest;
+            edits_give_an_error_or_another_value(
+                &manifest.encode(META_AT).bytes,
+                &edits,
+                |bytes, extent| Manifest::decode(bytes, extent, pool, checkpoint),
+                |manifest, at| manifest.encode(at).bytes,
+            )?;
+        }
+    }
+
+    #[test]
+    fn damage_is_noticed() {
+        let Encoded { bytes, extent } = manifest().encode(META_AT);
+        every_flip_is_noticed(&bytes, |b| Manifest::decode(b, &extent, POOL, CHECKPOINT));
+        every_cut_is_noticed(&bytes, |bytes, hash| {
+            Manifest::decode(bytes, &MetaExtent { hash, ..extent }, POOL, CHECKPOINT)
+        });
+        let other = Manifest::decode(&bytes, &extent, POOL, Uuid::from_u128(78));
+        assert!(matches!(other, Err(FormatError::Corrupt(t)) if t.contains("of checkpoint")));
+    }
+
+    #[test]
+    fn fields_lie_as_specified() {
+        let bytes = manifest().encode(META_AT).bytes;
+        assert_eq!(bytes[..8], *b"STN MANI");
+        assert_eq!(bytes[64..80], *CHECKPOINT.as_bytes());
+        assert_eq!(bytes[80..88], 500_u64.to_le_bytes());
+        assert_eq!(bytes[88..96], [2, 0, 0, 0, 5, 0, 0, 0]);
+        assert_eq!(bytes[96..104], 5000_u64.to_le_bytes());
+        assert_eq!(bytes[104..112], layout().meta_block_offset(3).to_le_bytes());
+        assert_eq!(bytes[112..120], 4000_u64.to_le_bytes());
+        assert_eq!(bytes[120..136], [3; 16]);
+        assert_eq!(bytes[136..144], 0_u64.to_le_bytes());
+        assert_eq!(bytes[176..182], *b"llama\0");
+    }
+
+    #[test]
+    fn hostile_counts_are_held_against_the_bytes() {
+        let Encoded { bytes, extent } = manifest().encode(META_AT);
+        let (bytes, hash) = edited(&bytes, |b| b[88..92].fill(0xFF));
+        let named = MetaExtent { hash, ..extent };
+        let refusal = Manifest::decode(&bytes, &named, POOL, CHECKPOINT).unwrap_err();
+        assert_eq!(refusal, FormatError::Corrupt("4294967295 records where 2 fit".into()));
+    }
+
+    #[test]
+    fn impossible_manifests_have_a_reason() {
+        let mut manifest = manifest();
+        manifest.segments[0].length_bytes = MAX_SEGMENT_BYTES + 1;
+        assert!(manifest.check().unwrap_err().contains("a segment of"));
+        manifest.segments.clear();
+        assert!(manifest.check().unwrap_err().contains("participants"));
+    }
+
+    #[test]
+    fn validate_holds_it_against_entry_and_layout() {
+        let (manifest, layout) = (manifest(), layout());
+        let entry = CatalogueEntry {
+            id: CHECKPOINT,
+            name: "llama".into(),
+            step: 500,
+            bytes: 5000,
+            participants: 2,
+            committed_unix_ns: 0,
+            generation: Generation(1),
+            manifest: manifest.encode(META_AT).extent,
+        };
+        assert_eq!(manifest.validate(&entry, &layout), Ok(()));
+        let others = [
+            CatalogueEntry { id: POOL, ..entry.clone() },
+            CatalogueEntry { name: "other".into(), ..entry.clone() },
+            CatalogueEntry { step: 501, ..entry.clone() },
+            CatalogueEntry { bytes: 5001, ..entry.clone() },
+            CatalogueEntry { participants: 3, ..entry.clone() },
+        ];
+        assert!(others.iter().all(|other| manifest.validate(other, &layout).is_err()));
+        let mut outside = manifest.clone();
+        outside.segments[1].table.offset_bytes = 0;
+        assert!(outside.validate(&entry, &layout).is_err());
+    }
+}

@@ -4,10 +4,10 @@
 //!
 //! Invariants:
 //! - Integers are little-endian; every structure starts with the same 64-byte prologue
-//!   ([`codec`]) and fills whole blocks.
+//!   (`codec`) and fills whole blocks.
 //! - Every byte of every block counts: the hash covers all that follows it, padding included, and
 //!   the magic before it is compared. No bit can change unnoticed.
-//! - Fields are read through a [`codec::Reader`], which exists only for bytes whose hash is right;
+//! - Fields are read through a `codec::Reader`, which exists only for bytes whose hash is right;
 //!   unverified bytes cannot be used by mistake. Right bytes are still checked field by field.
 //! - A count is held against the bytes that are there before anything is allocated for it.
 //! - What `decode` returns is whole in itself. Whether it fits the pool (drives, slots, areas) is
@@ -20,6 +20,8 @@ pub mod layout;
 pub mod manifest;
 pub mod root;
 pub mod segment;
+#[cfg(test)]
+mod testing;
 
 pub use catalogue::{Catalogue, CatalogueEntry};
 pub use label::{DriveEntry, Features, Label};

@@ -115,3 +115,134 @@ impl Root {
 fn offset_in_zone(generation: Generation) -> u64 {
     generation.0 % ROOT_SLOTS * ROOT_STRIDE_BYTES
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::Zone;
+    use super::super::testing::{
+        MIB, any_root, any_uuid, edited, edits, edits_give_an_error_or_another_value,
+        every_cut_is_noticed, every_flip_is_noticed,
+    };
+    use super::*;
+
+    const POOL: Uuid = Uuid::from_u128(0xABCD);
+    const DRIVE: Uuid = Uuid::from_u128(5);
+    const CAPACITY: u64 = 64 * MIB;
+
+    fn layout() -> Layout {
+        Layout::plan(&[CAPACITY], MIB).unwrap()
+    }
+
+    fn root() -> Root {
+        let generation = Generation(1000);
+        Root {
+            pool: POOL,
+            generation,
+            epoch: 3,
+            parent: [7; 16],
+            catalogue: MetaExtent {
+                offset_bytes: layout().catalogue_offset(generation),
+                len_bytes: 80,
+                hash: [9; 16],
+            },
+            committed_unix_ns: 1_700_000_000_000_000_000,
+        }
+    }
+
+    fn offset_of(root: &Root) -> u64 {
+        layout().root_offset(Zone::Back, root.generation, CAPACITY)
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(root in any_root(), drive in any_uuid()) {
+            let at = offset_of(&root);
+            let decoded = Root::decode(&root.encode(drive, at), root.pool, drive, at);
+            prop_assert_eq!(decoded.as_ref(), Ok(&root));
+            prop_assert_eq!(decoded.unwrap().id(), root.id());
+        }
+
+        #[test]
+        fn edits_under_a_right_hash(root in any_root(), edits in edits()) {
+            let at = offset_of(&root);
+            edits_give_an_error_or_another_value(
+                &root.encode(DRIVE, at),
+                &edits,
+                |bytes, _| Root::decode(bytes, root.pool, DRIVE, at),
+                |root, at| root.encode(DRIVE, at),
+            )?;
+        }
+    }
+
+    #[test]
+    fn damage_is_noticed() {
+        let (root, at) = (root(), offset_of(&root()));
+        let bytes = root.encode(DRIVE, at);
+        every_flip_is_noticed(&bytes, |bytes| Root::decode(bytes, POOL, DRIVE, at));
+        every_cut_is_noticed(&bytes, |bytes, _| Root::decode(bytes, POOL, DRIVE, at));
+    }
+
+    #[test]
+    fn what_belongs_elsewhere_is_refused() {
+        let (root, at) = (root(), offset_of(&root()));
+        let bytes = root.encode(DRIVE, at);
+        let decode = |pool, drive, at| Root::decode(&bytes, pool, drive, at);
+        assert_eq!(decode(Uuid::from_u128(1), DRIVE, at), Err(FormatError::NotOurs));
+        let other = Uuid::from_u128(6);
+        assert!(
+            matches!(decode(POOL, other, at), Err(FormatError::Corrupt(t)) if t.contains("drive"))
+        );
+        let front = layout().root_offset(Zone::Front, root.generation, CAPACITY);
+        assert!(matches!(decode(POOL, DRIVE, front), Err(FormatError::Corrupt(_))));
+        let (moved, _) = edited(&bytes, |b| b[80] ^= 1);
+        let moved = Root::decode(&moved, POOL, DRIVE, at);
+        assert!(matches!(moved, Err(FormatError::Corrupt(t)) if t.contains("slot")));
+    }
+
+    #[test]
+    fn id_is_of_the_generation_not_of_the_copy() {
+        let root = root();
+        let id = root.id();
+        let others = [
+            Root { pool: DRIVE, ..root.clone() },
+            Root { generation: Generation(1001), ..root.clone() },
+            Root { epoch: 4, ..root.clone() },
+            Root { parent: [8; 16], ..root.clone() },
+            Root { catalogue: MetaExtent { hash: [8; 16], ..root.catalogue }, ..root.clone() },
+            Root { committed_unix_ns: 0, ..root.clone() },
+        ];
+        assert!(others.iter().all(|other| other.id() != id));
+        // As specified: the pool, then bytes 80 to 152 of any copy.
+        let bytes = root.encode(DRIVE, offset_of(&root));
+        assert_eq!(id, hash128(&[POOL.as_bytes(), &bytes[80..152]].concat()));
+    }
+
+    #[test]
+    fn fields_lie_as_specified() {
+        let bytes = root().encode(DRIVE, offset_of(&root()));
+        assert_eq!(bytes[..8], *b"STN ROOT");
+        assert_eq!(bytes[64..80], *DRIVE.as_bytes());
+        assert_eq!(bytes[80..88], 1000_u64.to_le_bytes());
+        assert_eq!(bytes[88..96], 3_u64.to_le_bytes());
+        assert_eq!(bytes[96..112], [7; 16]);
+        assert_eq!(bytes[112..120], (4 * MIB).to_le_bytes());
+        assert_eq!(bytes[120..128], 80_u64.to_le_bytes());
+        assert_eq!(bytes[128..144], [9; 16]);
+        assert_eq!(bytes[144..152], 1_700_000_000_000_000_000_u64.to_le_bytes());
+    }
+
+    #[test]
+    fn the_catalogue_must_lie_in_its_slot() {
+        let (root, layout) = (root(), layout());
+        assert_eq!(root.validate(&layout), Ok(()));
+        let with = |offset_bytes, len_bytes| Root {
+            catalogue: MetaExtent { offset_bytes, len_bytes, hash: [9; 16] },
+            ..root.clone()
+        };
+        let slot = root.catalogue.offset_bytes;
+        assert!(with(slot + layout.catalogue_slot_bytes(), 80).validate(&layout).is_err());
+        assert!(with(slot, layout.catalogue_slot_bytes() + 1).validate(&layout).is_err());
+    }
+}

@@ -12,7 +12,10 @@
 //! | 112    | 1       | copies c of each chunk: 1                                   |
 //! | 113    | 15      | zero                                                        |
 //! | 128    | 8 + 8 c | chunks: CRC-64 8, locations 8 each                          |
-//! |        |         | shards: offset 8, length 8, length of the name 2, length of the dtype 1, dimensions 1, zero 4, shape 8 each, name, dtype |
+//! |        |         | shards                                                      |
+//!
+//! A shard: offset 8, length 8, length of the name 2, length of the dtype 1, dimensions 1, zero 4,
+//! shape 8 each, name, dtype.
 //!
 //! A location has the slot in its low 48 bits and the drive in its high 16. A second copy would
 //! follow as a second location of the same record.
@@ -317,4 +320,166 @@ fn decode_shard(reader: &mut Reader<'_>) -> Result<Shard, FormatError> {
     let name = reader.text(name_bytes, MAX_SHARD_NAME_BYTES)?;
     let dtype = reader.text(dtype_bytes, MAX_DTYPE_BYTES)?;
     Ok(Shard { name, offset_bytes, length_bytes, dtype, shape })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::testing::{
+        META_AT, MIB, any_table, edited, edits, edits_give_an_error_or_another_value,
+        every_cut_is_noticed, every_flip_is_noticed,
+    };
+    use super::*;
+
+    const POOL: Uuid = Uuid::from_u128(0xABCD);
+    const CHECKPOINT: Uuid = Uuid::from_u128(77);
+
+    fn shard(name: &str, offset_bytes: u64, length_bytes: u64) -> Shard {
+        Shard { name: name.into(), offset_bytes, length_bytes, dtype: "f32".into(), shape: vec![2] }
+    }
+
+    fn table() -> SegmentTable {
+        let chunk = |crc64, drive, slot| ChunkRecord {
+            crc64,
+            location: Location { drive: DriveIndex(drive), slot },
+        };
+        SegmentTable {
+            pool: POOL,
+            checkpoint: CHECKPOINT,
+            participant: 3,
+            length_bytes: MIB + 100,
+            chunk_bytes: MIB,
+            shards: vec![shard("w", 0, 1000), shard("empty", 1000, 0), shard("b", 2000, 500)],
+            chunks: vec![chunk(11, 1, 5), chunk(12, 0, 6)],
+        }
+    }
+
+    fn decode(bytes: &[u8], extent: &MetaExtent) -> Result<SegmentTable, FormatError> {
+        SegmentTable::decode(bytes, extent, POOL, CHECKPOINT, 3)
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(table in any_table()) {
+            let SegmentTable { pool, checkpoint, participant, length_bytes, chunk_bytes, .. } = table;
+            let Encoded { bytes, extent } = table.encode(META_AT);
+            let expected = SegmentTable::encoded_bytes(length_bytes, chunk_bytes, &table.shards);
+            prop_assert_eq!(extent.len_bytes, expected);
+            prop_assert_eq!(extent.stored_bytes(), bytes.len() as u64);
+            let decoded = SegmentTable::decode(&bytes, &extent, pool, checkpoint, participant);
+            prop_assert_eq!(decoded, Ok(table));
+        }
+
+        #[test]
+        fn edits_under_a_right_hash(table in any_table(), edits in edits()) {
+            let SegmentTable { pool, checkpoint, participant, .. } = table;
+            edits_give_an_error_or_another_value(
+                &table.encode(META_AT).bytes,
+                &edits,
+                |b, extent| SegmentTable::decode(b, extent, pool, checkpoint, participant),
+                |table, at| table.encode(at).bytes,
+            )?;
+        }
+
+        #[test]
+        fn shard_at_agrees_with_a_walk(table in any_table(), at in any::<prop::sample::Index>()) {
+            let offset = at.index(table.length_bytes.clamp(1, 20_000) as usize) as u64;
+            let walked = table.shards.iter().find(|s| {
+                s.offset_bytes <= offset && offset < s.offset_bytes + s.length_bytes
+            });
+            prop_assert_eq!(table.shard_at(offset), walked);
+        }
+    }
+
+    #[test]
+    fn damage_is_noticed() {
+        let Encoded { bytes, extent } = table().encode(META_AT);
+        every_flip_is_noticed(&bytes, |bytes| decode(bytes, &extent));
+        every_cut_is_noticed(&bytes, |bytes, hash| decode(bytes, &MetaExtent { hash, ..extent }));
+        let other = SegmentTable::decode(&bytes, &extent, POOL, CHECKPOINT, 4);
+        assert!(matches!(other, Err(FormatError::Corrupt(t)) if t.contains("participant 3")));
+    }
+
+    #[test]
+    fn fields_lie_as_specified() {
+        let bytes = table().encode(META_AT).bytes;
+        assert_eq!(bytes[..8], *b"STN SEGM");
+        assert_eq!(bytes[64..80], *CHECKPOINT.as_bytes());
+        assert_eq!(bytes[80..88], (MIB + 100).to_le_bytes());
+        assert_eq!(bytes[88..96], MIB.to_le_bytes());
+        assert_eq!(bytes[96..104], 2_u64.to_le_bytes());
+        assert_eq!(bytes[104..112], [3, 0, 0, 0, 3, 0, 0, 0]);
+        assert_eq!(bytes[112..128], 1_u128.to_le_bytes());
+        assert_eq!(bytes[128..136], 11_u64.to_le_bytes());
+        assert_eq!(bytes[136..144], [5, 0, 0, 0, 0, 0, 1, 0], "slot, then drive");
+        let shard = &bytes[160..];
+        assert_eq!(shard[8..16], 1000_u64.to_le_bytes());
+        assert_eq!(shard[16..24], [1, 0, 3, 1, 0, 0, 0, 0]);
+        assert_eq!(shard[24..32], 2_u64.to_le_bytes());
+        assert_eq!(shard[32..36], *b"wf32");
+    }
+
+    #[test]
+    fn hostile_counts_are_held_against_the_bytes() {
+        let Encoded { bytes, extent } = table().encode(META_AT);
+        let refusal = |at: usize, value: &[u8]| {
+            let (bytes, hash) = edited(&bytes, |b| b[at..at + value.len()].copy_from_slice(value));
+            decode(&bytes, &MetaExtent { hash, ..extent }).unwrap_err().to_string()
+        };
+        assert!(refusal(96, &[0xFF; 8]).starts_with("18446744073709551615 records where"));
+        assert!(refusal(108, &[0xFF; 4]).starts_with("4294967295 records where"));
+        assert!(refusal(160 + 19, &[0xFF]).starts_with("255 records where"));
+        assert!(refusal(160 + 16, &[0xFF; 2]).starts_with("a text of 65535"));
+        assert!(refusal(112, &[2]).contains("copies"));
+        assert!(refusal(80, &[0; 8]).contains("2 chunks for 0 bytes"));
+        assert!(refusal(88, &[0; 8]).contains("a chunk of 0 bytes"));
+    }
+
+    #[test]
+    fn impossible_shards_have_a_reason() {
+        let reason = |shards: &[Shard]| check_shards(shards, 1000).unwrap_err();
+        assert!(reason(&[shard("a", 0, 1001)]).contains("beyond"));
+        assert!(reason(&[shard("a", u64::MAX, 2)]).contains("beyond"));
+        assert!(reason(&[shard("a", 0, 10), shard("b", 9, 10)]).contains("overlaps"));
+        assert!(reason(&[shard("a", 10, 10), shard("b", 0, 10)]).contains("overlaps"));
+        assert!(reason(&[shard("a", 0, 10), shard("a", 10, 10)]).contains("two shards"));
+        assert!(reason(&[shard("", 0, 10)]).contains("name"));
+        assert!(reason(&[shard(&"n".repeat(1025), 0, 10)]).contains("name"));
+        let with = |dtype: &str, dimensions| Shard {
+            dtype: dtype.into(),
+            shape: vec![1; dimensions],
+            ..shard("a", 0, 1)
+        };
+        assert!(reason(&[with("f\u{fc}nf", 1)]).contains("dtype"));
+        assert!(reason(&[with("seventeen-letters", 1)]).contains("dtype"));
+        assert!(reason(&[with("f32", 17)]).contains("dimensions"));
+    }
+
+    #[test]
+    fn sorted_shards_are_accepted_in_any_order() {
+        let mut shards = vec![shard("c", 10, 5), shard("empty", 10, 0), shard("a", 0, 10)];
+        sort_shards(&mut shards);
+        assert_eq!(check_shards(&shards, 15), Ok(()));
+    }
+
+    #[test]
+    fn validate_holds_it_against_the_drives() {
+        let capacity_bytes = 64 * MIB;
+        let layout = Layout::plan(&[capacity_bytes; 2], MIB).unwrap();
+        let drive = DriveEntry { uuid: POOL, serial: String::new(), capacity_bytes };
+        let drives = [drive.clone(), drive];
+        let with = |drive, slot| {
+            let mut table = table();
+            table.chunks[1].location = Location { drive: DriveIndex(drive), slot };
+            table
+        };
+        let slots = layout.data_slots(capacity_bytes);
+        assert_eq!(with(1, slots - 1).validate(&layout, &drives), Ok(()));
+        assert!(with(1, slots).validate(&layout, &drives).is_err());
+        assert!(with(2, 0).validate(&layout, &drives).is_err());
+        let other_chunks = Layout::plan(&[capacity_bytes; 2], MIB / 2).unwrap();
+        assert!(table().validate(&other_chunks, &drives).is_err());
+        assert!(with(1, 1 << 48).check().is_err());
+    }
 }

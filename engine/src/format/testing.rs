@@ -1,0 +1,249 @@
+//! What the tests of every structure share: arbitrary values, and the three attacks that each
+//! decoder has to stand: a flipped bit, cut bytes, and edited bytes under a right hash.
+
+use std::fmt::Debug;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use uuid::Uuid;
+
+use super::{
+    Catalogue, CatalogueEntry, ChunkRecord, DriveEntry, Features, FormatError, Label, Layout,
+    Manifest, MetaExtent, Root, SegmentRef, SegmentTable, Shard, hash128,
+};
+use crate::units::{DriveIndex, Generation, Location};
+
+pub(super) const MIB: u64 = 1 << 20;
+
+/// Where the tests let metadata lie: a block-aligned offset with many bits set.
+pub(super) const META_AT: u64 = 0x0002_0304_0506_7000;
+
+/// A damage of the tests: set the byte at this place of the structure to this value.
+pub(super) type Edits = Vec<(prop::sample::Index, u8)>;
+
+pub(super) fn edits() -> impl Strategy<Value = Edits> {
+    let value = prop_oneof![Just(0), Just(1), Just(0xFF), any::<u8>()];
+    vec((any::<prop::sample::Index>(), value), 1..4)
+}
+
+/// Gives edited bytes a right hash again, as a hostile drive would, and returns it.
+pub(super) fn reseal(bytes: &mut [u8]) -> [u8; 16] {
+    let hash = hash128(&bytes[24..]);
+    bytes[8..24].copy_from_slice(&hash);
+    hash
+}
+
+/// `bytes` with `edit` done under a right hash.
+pub(super) fn edited(bytes: &[u8], edit: impl FnOnce(&mut [u8])) -> (Vec<u8>, [u8; 16]) {
+    let mut bytes = bytes.to_vec();
+    edit(&mut bytes);
+    let hash = reseal(&mut bytes);
+    (bytes, hash)
+}
+
+/// No bit of any byte, padding included, may change unnoticed.
+pub(super) fn every_flip_is_noticed<T: Debug>(
+    bytes: &[u8],
+    decode: impl Fn(&[u8]) -> Result<T, FormatError>,
+) {
+    assert!(decode(bytes).is_ok());
+    let mut flipped = bytes.to_vec();
+    for bit in 0..bytes.len() * 8 {
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        let error = decode(&flipped).expect_err("a flipped bit");
+        assert!(
+            if bit < 64 {
+                error == FormatError::NotOurs
+            } else {
+                matches!(error, FormatError::Corrupt(_))
+            },
+            "bit {bit}: {error:?}"
+        );
+        flipped[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+/// A prefix of sound bytes is an error, whether its hash is right or not.
+pub(super) fn every_cut_is_noticed<T: Debug>(
+    bytes: &[u8],
+    decode: impl Fn(&[u8], [u8; 16]) -> Result<T, FormatError>,
+) {
+    for len in (0..bytes.len()).step_by(61) {
+        let mut cut = bytes[..len].to_vec();
+        assert!(decode(&cut, [0; 16]).is_err(), "cut to {len}");
+        if len > 24 {
+            let hash = reseal(&mut cut);
+            assert!(decode(&cut, hash).is_err(), "cut to {len} under a right hash");
+        }
+    }
+    // Cut, and filled up with zeros under a right hash: what is left may be
+    // another value, but must not panic.
+    for len in (64..u64_at(bytes, 40) as usize).step_by(61) {
+        let (cut, hash) = edited(bytes, |bytes| bytes[len..].fill(0));
+        let _ = decode(&cut, hash);
+    }
+}
+
+/// Edits under a right hash give an error, or a value that is encoded to the very same bytes: no
+/// byte is read in two ways or passed over.
+pub(super) fn edits_give_an_error_or_another_value<T>(
+    bytes: &[u8],
+    edits: &Edits,
+    decode: impl Fn(&[u8], &MetaExtent) -> Result<T, FormatError>,
+    encode: impl Fn(&T, u64) -> Vec<u8>,
+) -> Result<(), TestCaseError> {
+    let len_bytes = u64_at(bytes, 40) as usize;
+    let (bytes, hash) = edited(bytes, |bytes| {
+        for (at, value) in edits {
+            bytes[24 + at.index(len_bytes - 24)] = *value;
+        }
+    });
+    let offset_bytes = u64_at(&bytes, 32);
+    let extent = MetaExtent { offset_bytes, len_bytes: u64_at(&bytes, 40), hash };
+    let same_version =
+        bytes[24..28] == [super::MAJOR.to_le_bytes(), super::MINOR.to_le_bytes()].concat();
+    if let Ok(value) = decode(&bytes, &extent)
+        && same_version
+    {
+        prop_assert_eq!(encode(&value, offset_bytes), bytes);
+    }
+    Ok(())
+}
+
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+pub(super) fn any_uuid() -> impl Strategy<Value = Uuid> {
+    any::<u128>().prop_map(|n| Uuid::from_u128(n | 1))
+}
+
+pub(super) fn any_extent() -> impl Strategy<Value = MetaExtent> {
+    (0..1_u64 << 40, 64..1_u64 << 43, any::<[u8; 16]>()).prop_map(|(block, len_bytes, hash)| {
+        MetaExtent { offset_bytes: block * 4096, len_bytes, hash }
+    })
+}
+
+pub(super) fn any_name() -> impl Strategy<Value = String> {
+    // At most 4 bytes a character.
+    "\\PC{1,32}"
+}
+
+pub(super) fn any_label() -> impl Strategy<Value = Label> {
+    let drive = ("\\PC{0,16}", 32 * MIB..1 << 45, any_uuid());
+    let drives = vec(drive, 1..=32).prop_map(|drives| {
+        let drives = drives.into_iter().enumerate().map(|(i, (serial, capacity_bytes, uuid))| {
+            // Distinct, whatever was drawn.
+            let uuid = Uuid::from_u128(uuid.as_u128() & !0xFF | (i as u128 + 1));
+            DriveEntry { uuid, serial, capacity_bytes }
+        });
+        drives.collect::<Vec<_>>()
+    });
+    let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
+    (any_uuid(), numbers, drives, any::<prop::sample::Index>(), 12..=24_u32).prop_map(
+        |(pool, (epoch, created_unix_ns, compat, ro_compat), drives, index, chunk_log2)| {
+            let capacities: Vec<u64> = drives.iter().map(|d| d.capacity_bytes).collect();
+            Label {
+                pool,
+                epoch,
+                created_unix_ns,
+                features: Features { compat, ro_compat, incompat: 0 },
+                index: DriveIndex(index.index(drives.len()) as u16),
+                drives,
+                layout: Layout::plan(&capacities, 1 << chunk_log2).unwrap(),
+            }
+        },
+    )
+}
+
+pub(super) fn any_root() -> impl Strategy<Value = Root> {
+    let numbers = (any::<u64>(), any::<u64>(), any::<u64>());
+    (any_uuid(), numbers, any::<[u8; 16]>(), any_extent()).prop_map(
+        |(pool, (generation, epoch, committed_unix_ns), parent, catalogue)| Root {
+            pool,
+            generation: Generation(generation),
+            epoch,
+            parent,
+            catalogue,
+            committed_unix_ns,
+        },
+    )
+}
+
+pub(super) fn any_catalogue() -> impl Strategy<Value = Catalogue> {
+    let entry = (
+        (any_uuid(), any_name(), any::<u64>(), any::<u64>()),
+        (1..=65_536_u32, any::<u64>(), any::<u64>(), any_extent()),
+    );
+    (any_uuid(), any::<u64>(), vec(entry, 0..30)).prop_map(|(pool, generation, entries)| {
+        let mut entries: Vec<CatalogueEntry> = entries
+            .into_iter()
+            .map(|((id, name, step, bytes), (participants, time, before, manifest))| {
+                CatalogueEntry {
+                    id,
+                    name,
+                    step,
+                    bytes,
+                    participants,
+                    committed_unix_ns: time,
+                    generation: Generation(generation.saturating_sub(before)),
+                    manifest,
+                }
+            })
+            .collect();
+        entries.sort_by(|a, b| (&a.name, a.step).cmp(&(&b.name, b.step)));
+        entries.dedup_by(|a, b| (&a.name, a.step) == (&b.name, b.step));
+        Catalogue { pool, generation: Generation(generation), entries }
+    })
+}
+
+pub(super) fn any_manifest() -> impl Strategy<Value = Manifest> {
+    let segment = (0..=1_u64 << 50, any_extent())
+        .prop_map(|(length_bytes, table)| SegmentRef { length_bytes, table });
+    (any_uuid(), any_uuid(), any_name(), any::<u64>(), vec(segment, 1..150)).prop_map(
+        |(pool, checkpoint, name, step, segments)| Manifest {
+            pool,
+            checkpoint,
+            name,
+            step,
+            segments,
+        },
+    )
+}
+
+pub(super) fn any_table() -> impl Strategy<Value = SegmentTable> {
+    let chunk = (any::<u64>(), any::<u16>(), 0..1_u64 << 48).prop_map(|(crc64, drive, slot)| {
+        ChunkRecord { crc64, location: Location { drive: DriveIndex(drive), slot } }
+    });
+    let shard = ("\\PC{0,30}", 0..3_u64, 0..5000_u64, "[a-z0-9]{0,16}", vec(any::<u64>(), 0..=16));
+    let numbers = (0..65_536_u32, 12..=24_u32, any::<prop::sample::Index>());
+    (any_uuid(), any_uuid(), numbers, vec(chunk, 0..200), vec(shard, 0..20)).prop_map(
+        |(pool, checkpoint, (participant, chunk_log2, last), chunks, shards)| {
+            let chunk_bytes = 1 << chunk_log2;
+            // The last chunk has 1 to `chunk_bytes` bytes.
+            let missing = last.index(chunk_bytes) as u64;
+            let chunk_bytes = chunk_bytes as u64;
+            let length_bytes = (chunks.len() as u64 * chunk_bytes).saturating_sub(missing);
+            let mut from = 0;
+            let mut placed = Vec::new();
+            for (i, (name, gap, length, dtype, shape)) in shards.into_iter().enumerate() {
+                let offset_bytes = from + gap;
+                if offset_bytes + length > length_bytes {
+                    break;
+                }
+                from = offset_bytes + length;
+                let name = format!("{i}.{name}");
+                placed.push(Shard { name, offset_bytes, length_bytes: length, dtype, shape });
+            }
+            SegmentTable {
+                pool,
+                checkpoint,
+                participant,
+                length_bytes,
+                chunk_bytes,
+                shards: placed,
+                chunks,
+            }
+        },
+    )
+}
