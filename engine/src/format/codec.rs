@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use super::{Encoded, FormatError, MAJOR, MAX_META_OBJECT_BYTES, MINOR, MetaExtent, hash128};
 use crate::limits::BLOCK_BYTES;
+use crate::planted::{Bug, planted};
 use crate::units::{is_block_aligned, round_up};
 
 /// Bytes of the prologue.
@@ -147,7 +148,7 @@ impl<'a> Reader<'a> {
             return Err(FormatError::NotOurs);
         }
         let computed = hash128(&bytes[HASHED_FROM..]);
-        if bytes[HASH_AT..HASHED_FROM] != computed {
+        if bytes[HASH_AT..HASHED_FROM] != computed && !planted(Bug::ChecksumNotCompared) {
             return Err(corrupt(format!(
                 "hash {} is stored, {} is computed",
                 hex(&bytes[HASH_AT..HASHED_FROM]),
