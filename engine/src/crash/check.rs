@@ -134,7 +134,9 @@ impl Checker<'_> {
             let opened = checker.open(&sims, false)?;
             let generation = opened.state.root().generation.0;
             if generation != expected.acknowledged {
-                return Err(format!("saved after recovery, and generation {generation} is visible"));
+                return Err(format!(
+                    "saved after recovery, and generation {generation} is visible"
+                ));
             }
             return checker.compare(&sims, &opened.state, generation);
         }
@@ -166,8 +168,10 @@ impl Checker<'_> {
             let opened = self
                 .open(&hurt, writable)
                 .map_err(|error| format!("after damage to the newest catalogue: {error}"))?;
-            let told = |notice: &Notice| matches!(notice, Notice::FellBack { lost, opened }
-                if lost.0 == generation && opened.0 == generation - 1);
+            let told = |notice: &Notice| {
+                matches!(notice, Notice::FellBack { lost, opened }
+                if lost.0 == generation && opened.0 == generation - 1)
+            };
             if !opened.notices.iter().any(told) {
                 return Err(format!("falling back from {generation} was not told"));
             }
@@ -314,12 +318,7 @@ pub(super) fn verify_checkpoint(
     Ok(None)
 }
 
-fn data_damage(
-    label: &Label,
-    name: &str,
-    location: crate::units::Location,
-    chunk: u64,
-) -> Damage {
+fn data_damage(label: &Label, name: &str, location: crate::units::Location, chunk: u64) -> Damage {
     Damage {
         what: "data",
         serial: label.drives[location.drive.as_usize()].serial.clone(),

@@ -213,8 +213,7 @@ fn describe(
     batch: &[DriveCommand<'_>],
 ) -> String {
     let kept = risks.iter().zip(&choice.kept).filter(|(_, kept)| **kept);
-    let kept: Vec<String> =
-        kept.map(|((drive, id, _), _)| format!("{drive}:{}", id.0)).collect();
+    let kept: Vec<String> = kept.map(|((drive, id, _), _)| format!("{drive}:{}", id.0)).collect();
     let torn = choice.torn.as_ref().map_or_else(String::new, |(write, sectors)| {
         let (drive, id, _) = risks[*write];
         format!(", torn {drive}:{} sectors {sectors:?}", id.0)
@@ -225,5 +224,10 @@ fn describe(
             format!("{} {}@{:#x}", command.what(), command.drive(), command.offset_bytes())
         })
         .collect();
-    format!("of {} writes at risk kept [{}]{torn}, before batch [{}]", risks.len(), kept.join(" "), batch.join(", "))
+    format!(
+        "of {} writes at risk kept [{}]{torn}, before batch [{}]",
+        risks.len(),
+        kept.join(" "),
+        batch.join(", ")
+    )
 }

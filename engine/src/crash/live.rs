@@ -77,6 +77,16 @@ pub(super) enum Stop {
     Violation(String),
 }
 
+impl std::fmt::Display for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Stop::Refused(error) => write!(f, "refused: {error}"),
+            Stop::PowerCut => write!(f, "a power cut"),
+            Stop::Violation(what) => write!(f, "{what}"),
+        }
+    }
+}
+
 impl From<String> for Stop {
     fn from(what: String) -> Stop {
         Stop::Violation(what)
@@ -142,7 +152,9 @@ impl<'a> Live<'a> {
             Operation::SavePair => self.save(&[SMALL_BYTES, CHUNK_BYTES]),
             Operation::SaveOverlapping => self.save_overlapping(),
             Operation::Abandon => {
-                let Some(begun) = self.begin(&[SMALL_BYTES, SMALL_BYTES])? else { return Ok(false) };
+                let Some(begun) = self.begin(&[SMALL_BYTES, SMALL_BYTES])? else {
+                    return Ok(false);
+                };
                 self.abandon(&begun);
                 Ok(true)
             }
@@ -211,7 +223,9 @@ impl<'a> Live<'a> {
                 Ok(number) => return Ok(Some(number)),
                 Err(BeginError::Reclaim { .. }) if !reclaimed => self.reclaim()?,
                 Err(BeginError::Reclaim { .. }) => return Ok(None),
-                Err(BeginError::Failed(Error::NoSpace { .. } | Error::Usage(_))) => return Ok(None),
+                Err(BeginError::Failed(Error::NoSpace { .. } | Error::Usage(_))) => {
+                    return Ok(None);
+                }
                 Err(BeginError::Failed(error)) => return Err(Stop::Refused(error)),
             }
         }
@@ -384,9 +398,9 @@ impl<'a> Live<'a> {
             match self.perform(Operation::SaveSmall) {
                 Ok(true) => return Ok(()),
                 Ok(false) => {
-                    self.perform(Operation::Remove).map_err(|stop| format!("{stop:?}"))?;
+                    self.perform(Operation::Remove).map_err(|stop| stop.to_string())?;
                 }
-                Err(stop) => return Err(format!("saving after recovery: {stop:?}")),
+                Err(stop) => return Err(format!("saving after recovery: {stop}")),
             }
         }
         Err("saving after recovery: no room, with checkpoints removed".into())

@@ -165,7 +165,8 @@ impl Run<'_> {
                         let Some(item) = items.get(place) else { return };
                         match self.item(&lab, *item) {
                             Ok(images) => {
-                                let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
+                                let mut total =
+                                    total.lock().unwrap_or_else(PoisonError::into_inner);
                                 total.images += images;
                                 total.sequences += 1;
                             }
@@ -224,7 +225,7 @@ impl Run<'_> {
             };
             ended.map_err(|stop| {
                 let drives = base.sims.len();
-                format!("{drives} drives, a long run, its last operation {done:?}:\n  {stop:?}")
+                format!("{drives} drives, a long run, its last operation {done:?}:\n  {stop}")
             })?;
         }
         Ok(live.explorer.images)
@@ -275,9 +276,5 @@ impl Run<'_> {
 const QUIET: Effort = Effort { exhaustive: 0, structured: false, random: 0 };
 
 fn context(world: &World, stop: &Stop) -> String {
-    let what = match stop {
-        Stop::Violation(what) => what.clone(),
-        other => format!("{other:?}"),
-    };
-    format!("{} drives, {:?}: {what}", world.drives, world.operations)
+    format!("{} drives, {:?}: {stop}", world.drives, world.operations)
 }
