@@ -40,6 +40,20 @@ impl IoError {
     }
 }
 
+impl IoError {
+    /// Whether the drive says that the bytes themselves cannot be had any more, as opposed to a
+    /// failure that another try, or another cable, may not have.
+    pub fn is_damage(self) -> bool {
+        match self {
+            // Media and data integrity errors; what the kernel makes of them.
+            IoError::Nvme { sct, .. } => sct == 2,
+            IoError::Os(errno) => errno == libc::ENODATA || errno == libc::EILSEQ,
+            IoError::Short { .. } => true,
+            IoError::Removed => false,
+        }
+    }
+}
+
 impl fmt::Display for IoError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
