@@ -260,13 +260,13 @@ impl Run<'_> {
         Ok(live.explorer.images)
     }
 
-    /// The first round looks at little of everything; the second at every subset in worlds where
+    /// The first round looks at little of everything, and fits 100,000 images; the second at every subset in worlds where
     /// there are few; later ones at ever more by the seed.
     fn effort(&self, drives: usize) -> Effort {
         let nightly = self.options.images > 1_000_000;
         let exhaustive = if nightly { 11 } else { 7 };
         match self.round {
-            0 => Effort { exhaustive: 2, structured: true, random: 2 },
+            0 => Effort { exhaustive: 2, structured: true, random: 1 },
             1 if drives <= 2 || nightly => Effort { exhaustive, structured: true, random: 16 },
             _ => Effort { exhaustive: 2, structured: false, random: 32 },
         }
