@@ -362,7 +362,7 @@ fn plan_label(facts: &[DriveFacts], options: &FormatOptions) -> Result<Label, Er
 }
 
 /// Writes everything that makes the drives a pool, in the order that the module's top tells.
-fn write_pool(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
+pub(crate) fn write_pool(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
     erase(drives, label)?;
     let root = write_first_catalogue(drives, label)?;
     flush(drives, label)?;
