@@ -77,10 +77,8 @@ fn no_allocation_and_no_system_call_while_operations_flow() {
     };
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{told}\n{}", String::from_utf8_lossy(&output.stderr));
-    let threads: HashMap<&str, &str> = told
-        .lines()
-        .filter_map(|line| line.strip_prefix("thread ")?.split_once(' '))
-        .collect();
+    let threads: HashMap<&str, &str> =
+        told.lines().filter_map(|line| line.strip_prefix("thread ")?.split_once(' ')).collect();
     assert!(threads.values().any(|name| name.starts_with("stn-reactor")), "{told}");
     let counts = count_calls(&std::fs::read_to_string(&trace).unwrap());
     for (id, name) in threads {
@@ -175,7 +173,7 @@ fn transfer(handle: u64, buffer: &SessionBuffer, chunk: u64, place: u64) -> Tran
 /// Keeps up to 64 operations of one chunk under way until `count` are done. After the first tenth,
 /// by when everybody is awake, the window begins.
 fn flow(
-    session: &mut Session<'_>,
+    session: &mut Session,
     buffer: &SessionBuffer,
     count: u64,
     entry: impl Fn(u64, u64) -> SubmitEntry,
