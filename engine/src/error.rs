@@ -214,6 +214,14 @@ pub enum Error {
     /// The checkpoint is there already.
     #[error("checkpoint {0} exists; remove it first, or save under another step")]
     CheckpointExists(String),
+    /// A bound of the engine is reached.
+    #[error("too many {what}: {limit} are the most; close some first")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// The most there may be.
+        limit: u64,
+    },
     /// The pool has no room.
     #[error(
         "no space: {needed_bytes} bytes needed, {free_bytes} bytes free; `stanchion rm` makes room"
@@ -316,6 +324,7 @@ impl Error {
             Error::Os { .. }
             | Error::Io { .. }
             | Error::CheckpointExists(_)
+            | Error::TooMany { .. }
             | Error::NoSpace { .. }
             | Error::Poisoned { .. }
             | Error::NotCommitted { .. }

@@ -173,7 +173,7 @@ fn transfer(handle: u64, buffer: &SessionBuffer, chunk: u64, place: u64) -> Tran
 /// Keeps up to 64 operations of one chunk under way until `count` are done. After the first tenth,
 /// by when everybody is awake, the window begins.
 fn flow(
-    session: &mut Session<'_>,
+    session: &mut Session,
     buffer: &SessionBuffer,
     count: u64,
     entry: impl Fn(u64, u64) -> SubmitEntry,

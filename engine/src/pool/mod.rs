@@ -33,12 +33,16 @@ pub use verify::{VerifyProgress, VerifyReport};
 
 /// An open pool. Shared by reference between threads; sessions are made from it.
 ///
-/// Dropping it ends the reactors after everything under way has ended, gives the drives back and
-/// lets go of the pool's lock. Sessions must be dropped before, which their lifetime sees to.
+/// Its sessions keep the pool open. When it and the last of them are dropped, the reactors end after
+/// everything under way has ended, the drives are given back and the pool's lock is let go.
 pub struct Pool {
     shared: Arc<Shared>,
     notices: Vec<Notice>,
-    // Dropped in this order: the threads own the drives, and the lock goes last.
+    open: Arc<Open>,
+}
+
+/// What keeps a pool open. Dropped in this order: the threads own the drives, and the lock goes last.
+pub(crate) struct Open {
     _threads: Threads,
     _lock: PoolLock,
 }
@@ -145,8 +149,8 @@ impl Pool {
     ///
     /// # Errors
     /// When its memory cannot be had.
-    pub fn session(&self, options: &SessionOptions) -> Result<Session<'_>, Error> {
-        Session::new(&self.shared, options)
+    pub fn session(&self, options: &SessionOptions) -> Result<Session, Error> {
+        Session::new(&self.shared, &self.open, options)
     }
 }
 

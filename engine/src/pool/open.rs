@@ -15,7 +15,7 @@ use crate::metadata::{self, BadCopy};
 use crate::pool::options::{PoolMode, PoolOptions};
 use crate::pool::shared::{Shared, unix_ns};
 use crate::pool::threads::{self, Threads};
-use crate::pool::{Notice, Pool};
+use crate::pool::{Notice, Open, Pool};
 use crate::recover::{self, DriveLabels, Newest, Roots};
 use crate::state::{Committed, Holding, State};
 use crate::units::DriveIndex;
@@ -44,7 +44,8 @@ pub(super) fn open_on(devices: Vec<Box<dyn Device>>, options: &PoolOptions) -> R
     let state = recover_state(&mut drives, labels, writable, unix_ns(), &mut notices)?;
     let facts = drives.facts().to_vec();
     let (shared, threads) = start(options, drives, facts, pages, state)?;
-    Ok(Pool { shared, notices, _threads: threads, _lock: lock })
+    let open = Arc::new(Open { _threads: threads, _lock: lock });
+    Ok(Pool { shared, notices, open })
 }
 
 /// Opens every drive, each by the back end that its address names.
