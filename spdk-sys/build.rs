@@ -13,12 +13,7 @@ use std::process::{Command, exit};
 const DEFAULT_PKG_CONFIG_PATH: &str = "/opt/stanchion-spdk/lib/pkgconfig";
 
 /// spdk_sock_posix is what the TCP transport opens sockets with; it registers itself and nothing names it otherwise.
-const MODULES: [&str; 4] = [
-    "spdk_nvme",
-    "spdk_env_dpdk",
-    "spdk_sock_posix",
-    "spdk_syslibs",
-];
+const MODULES: [&str; 4] = ["spdk_nvme", "spdk_env_dpdk", "spdk_sock_posix", "spdk_syslibs"];
 
 const SHIM_SOURCES: [&str; 3] = ["shim/environment.c", "shim/controller.c", "shim/command.c"];
 
@@ -60,11 +55,7 @@ fn pkg_config(arguments: &[&str]) -> String {
         }
         Ok(output) => {
             let complaint = String::from_utf8_lossy(&output.stderr);
-            complaint
-                .lines()
-                .next()
-                .unwrap_or("no reason given")
-                .to_owned()
+            complaint.lines().next().unwrap_or("no reason given").to_owned()
         }
         Err(error) => format!("cannot run {}: {error}", program.display()),
     };
@@ -77,11 +68,7 @@ fn pkg_config(arguments: &[&str]) -> String {
 
 fn compile_shim(cflags: &str) {
     let mut build = cc::Build::new();
-    build
-        .files(SHIM_SOURCES)
-        .std("gnu11")
-        .warnings(true)
-        .extra_warnings(true);
+    build.files(SHIM_SOURCES).std("gnu11").warnings(true).extra_warnings(true);
     for flag in cflags.split_whitespace() {
         build.flag(flag);
     }

@@ -37,11 +37,7 @@ pub fn parse(flags: &str, is_archive: impl Fn(&Path) -> bool) -> LinkPlan {
             }
         } else if let Some(name) = flag.strip_prefix("-l").filter(|name| !name.is_empty()) {
             let file = format!("lib{name}.a");
-            if plan
-                .search_dirs
-                .iter()
-                .any(|dir| is_archive(&dir.join(&file)))
-            {
+            if plan.search_dirs.iter().any(|dir| is_archive(&dir.join(&file))) {
                 push(&mut plan.archives, name.to_owned());
             } else {
                 push(&mut plan.shared, name.to_owned());
@@ -84,10 +80,7 @@ mod tests {
 
     #[test]
     fn sorts_archives_from_system_libraries() {
-        let plan = parse(
-            "-L/spdk/lib -lspdk_nvme -lrte_eal -lnuma -lcrypto\n",
-            spdk_only,
-        );
+        let plan = parse("-L/spdk/lib -lspdk_nvme -lrte_eal -lnuma -lcrypto\n", spdk_only);
         assert_eq!(plan.search_dirs, [PathBuf::from("/spdk/lib")]);
         assert_eq!(plan.archives, ["spdk_nvme", "rte_eal"]);
         assert_eq!(plan.shared, ["numa", "crypto"]);
@@ -96,18 +89,8 @@ mod tests {
 
     #[test]
     fn drops_duplicates() {
-        let plan = parse(
-            "-L/spdk/lib -lspdk_log -L/spdk/lib -lspdk_log -lrt -lrt",
-            spdk_only,
-        );
-        assert_eq!(
-            (
-                plan.search_dirs.len(),
-                plan.archives.len(),
-                plan.shared.len()
-            ),
-            (1, 1, 1)
-        );
+        let plan = parse("-L/spdk/lib -lspdk_log -L/spdk/lib -lspdk_log -lrt -lrt", spdk_only);
+        assert_eq!((plan.search_dirs.len(), plan.archives.len(), plan.shared.len()), (1, 1, 1));
     }
 
     #[test]
@@ -119,10 +102,7 @@ mod tests {
     #[test]
     fn leaves_a_library_of_another_directory_to_the_system() {
         let plan = parse("-L/elsewhere -lspdk_log", spdk_only);
-        assert_eq!(
-            (plan.archives.len(), plan.shared),
-            (0, vec!["spdk_log".to_owned()])
-        );
+        assert_eq!((plan.archives.len(), plan.shared), (0, vec!["spdk_log".to_owned()]));
     }
 
     #[test]
@@ -151,10 +131,7 @@ mod tests {
     #[test]
     fn reports_what_it_does_not_understand() {
         let plan = parse("-framework -l:libfoo.so /usr/lib/libbar.so -l", |_| false);
-        assert_eq!(
-            plan.unknown,
-            ["-framework", "-l:libfoo.so", "/usr/lib/libbar.so", "-l"]
-        );
+        assert_eq!(plan.unknown, ["-framework", "-l:libfoo.so", "/usr/lib/libbar.so", "-l"]);
         assert!(plan.archives.is_empty() && plan.shared.is_empty());
     }
 

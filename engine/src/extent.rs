@@ -100,8 +100,8 @@ impl ExtentMap {
     pub fn cover(&mut self, start: u64, count: u64) {
         let end = start.saturating_add(count).min(self.len);
         let mut from = start;
-        while let Some(free) = self.next_free(from).filter(|free| *free < end) {
-            let until = self.next_used(free).min(end);
+        while let Some(free) = self.first(from, end, FREE) {
+            let until = self.first(free, end, USED).unwrap_or(end);
             self.set(free, until - free);
             from = until;
         }

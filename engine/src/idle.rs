@@ -29,9 +29,13 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// For a reactor: spins for a millisecond after the last work.
-    pub(crate) fn reactor() -> Idle {
-        Idle::new(Duration::from_millis(1), Duration::from_millis(20), Duration::from_micros(50))
+    /// For a reactor. It spins for long enough after the last work that a trainer which is preempted
+    /// for a time slice finds it awake; unless its drives are interrupt driven, since then the
+    /// kernel's own work may want the core.
+    pub(crate) fn reactor(interrupt_driven: bool) -> Idle {
+        let spin_us = if interrupt_driven { 50 } else { 10_000 };
+        let spin_time = Duration::from_micros(spin_us);
+        Idle::new(spin_time, Duration::from_millis(20), Duration::from_micros(50))
     }
 
     /// For a checksum helper: chunks come every few hundred microseconds, so it naps early.
@@ -39,9 +43,10 @@ impl Idle {
         Idle::new(Duration::from_micros(20), Duration::from_millis(20), Duration::from_micros(50))
     }
 
-    /// For the keeper while a checkpoint is open: it waits for commits without being woken.
+    /// For the keeper while a checkpoint is open: it waits for a commit without being woken, since
+    /// waking it would cost a reactor a system call. Its naps bound what that adds to a commit.
     pub(crate) fn keeper() -> Idle {
-        Idle::new(Duration::from_micros(5), Duration::MAX, Duration::from_micros(100))
+        Idle::new(Duration::from_micros(5), Duration::MAX, Duration::from_micros(200))
     }
 
     /// For a trainer that waits for completions.

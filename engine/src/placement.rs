@@ -12,13 +12,15 @@ pub(crate) fn shares(chunks: u64, free: &[u64], first: usize) -> Option<Vec<u64>
     let mut share = vec![0; free.len()];
     let mut left = chunks;
     while left > 0 {
-        let open: Vec<usize> = (0..free.len())
+        let mut open: Vec<usize> = (0..free.len())
             .map(|step| (first + step) % free.len())
             .filter(|drive| share[*drive] < free[*drive])
             .collect();
         if open.is_empty() {
             return None;
         }
+        // Whoever has least so far is first to get of the remainder.
+        open.sort_by_key(|drive| share[*drive]);
         let each = left / open.len() as u64;
         let mut extra = left % open.len() as u64;
         for drive in open {

@@ -310,8 +310,9 @@ pub(crate) fn choose_generation(
     if let Some((catalogue, _)) = found.object {
         return Ok(Newest { root: newest.clone(), catalogue, newest_seen, bad, given_up: None });
     }
-    // Only the generation before is protected from reuse.
-    let before = newest_first.next().filter(|root| root.generation.next() == newest_seen);
+    // Only the generation that it followed is protected from reuse. That is its parent, which after
+    // an earlier fallback need not have the number before.
+    let before = newest_first.find(|root| root.id() == newest.parent);
     if let Some(before) = before {
         let found = read_catalogue(drives, label, before);
         bad.extend(found.bad);

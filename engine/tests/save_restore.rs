@@ -1,6 +1,8 @@
 //! A checkpoint goes in through the ring and comes back, on simulated drives and on files: the same
 //! body over every back end that needs no set-up.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::time::Duration;

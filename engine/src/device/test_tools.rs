@@ -53,7 +53,17 @@ impl LoopDevice {
         }
         let file = file.to_str().unwrap();
         let arguments = [options, &["--nooverlap", "--find", "--show", file]].concat();
-        Some(LoopDevice(tool("losetup", &arguments)?.into()))
+        let device = LoopDevice(tool("losetup", &arguments)?.into());
+        // A test that was killed may have left the partition that it made.
+        device.remove_partition();
+        Some(device)
+    }
+
+    /// Some kernels keep partitions that `addpart` made when the device is detached.
+    fn remove_partition(&self) {
+        let delpart = Command::new("/usr/bin/delpart").args([self.name(), "1"]).output();
+        let _ = delpart
+            .or_else(|_| Command::new("/usr/sbin/delpart").args([self.name(), "1"]).output());
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -63,6 +73,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
+        self.remove_partition();
         let _ = Command::new("/usr/sbin/losetup").arg("--detach").arg(&self.0).status();
     }
 }

@@ -92,7 +92,7 @@ impl Reactor {
         let fabric = Arc::clone(&self.fabric);
         let _ended = Ended(&fabric.reactors[usize::from(self.index)]);
         crate::idle::shorten_timer_slack();
-        let mut idle = Idle::reactor();
+        let mut idle = Idle::reactor(self.may_nap);
         loop {
             if self.tick() {
                 idle.reset();
@@ -101,7 +101,7 @@ impl Reactor {
             if self.stopping && self.is_quiet() {
                 return;
             }
-            let keep_spinning = !self.may_nap && self.drives.iter().any(DriveQueue::is_busy);
+            let keep_spinning = !self.may_nap && self.is_moving();
             match idle.next(keep_spinning) {
                 Pause::Spin => std::hint::spin_loop(),
                 Pause::Nap(time) => std::thread::sleep(time),
@@ -109,6 +109,11 @@ impl Reactor {
                 Pause::Park(time) => self.park(time),
             }
         }
+    }
+
+    /// A chunk is under way, or a drive works for somebody else. A commit that waits is neither.
+    fn is_moving(&self) -> bool {
+        self.credits < CREDITS || self.drives.iter().any(DriveQueue::is_busy)
     }
 
     /// Nothing under way: whatever comes next is announced by an unpark.

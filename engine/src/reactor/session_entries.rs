@@ -29,6 +29,7 @@ impl Reactor {
                 Err(poisoned) => {
                     tracing::warn!("a session's ring: {poisoned}; its entries are no longer read");
                     port.poisoned = true;
+                    port.client.unpark();
                     break;
                 }
             };

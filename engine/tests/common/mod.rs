@@ -1,5 +1,7 @@
 //! What the engine's tests share: back ends, byte patterns, a save and a restore.
 
+#![allow(clippy::unwrap_used)]
+
 use std::time::Duration;
 
 use stanchion_engine::address::DriveAddress;
@@ -17,7 +19,7 @@ pub enum BackEnd {
     /// Simulated drives.
     Sim(Vec<SimDrive>),
     /// Files, and the directory that they lie in.
-    Files(Vec<DriveAddress>, tempfile::TempDir),
+    Files { drives: Vec<DriveAddress>, _directory: tempfile::TempDir },
 }
 
 const DRIVE_BYTES: u64 = 48 << 20;
@@ -39,7 +41,7 @@ impl BackEnd {
         let directory = tempfile::tempdir().unwrap();
         let path = |number| directory.path().join(format!("drive{number}.img"));
         let drives = (0..count).map(|number| DriveAddress::Path(path(number))).collect();
-        BackEnd::Files(drives, directory)
+        BackEnd::Files { drives, _directory: directory }
     }
 
     fn devices(&self) -> Vec<Box<dyn Device>> {
@@ -51,7 +53,7 @@ impl BackEnd {
     pub fn format(&self) {
         let drives = match self {
             BackEnd::Sim(_) => Vec::new(),
-            BackEnd::Files(drives, _) => drives.clone(),
+            BackEnd::Files { drives, .. } => drives.clone(),
         };
         let options = FormatOptions {
             drives,
@@ -61,19 +63,19 @@ impl BackEnd {
         };
         match self {
             BackEnd::Sim(_) => format_pool_on(self.devices(), &options).unwrap(),
-            BackEnd::Files(..) => format_pool(&options).unwrap(),
+            BackEnd::Files { .. } => format_pool(&options).unwrap(),
         };
     }
 
     fn open_as(&self, mode: PoolMode) -> Pool {
         let drives = match self {
             BackEnd::Sim(_) => Vec::new(),
-            BackEnd::Files(drives, _) => drives.clone(),
+            BackEnd::Files { drives, .. } => drives.clone(),
         };
         let options = PoolOptions { mode, huge_pages: HugePages::Off, ..PoolOptions::new(drives) };
         match self {
             BackEnd::Sim(_) => Pool::open_on(self.devices(), &options).unwrap(),
-            BackEnd::Files(..) => Pool::open(&options).unwrap(),
+            BackEnd::Files { .. } => Pool::open(&options).unwrap(),
         }
     }
 

@@ -100,23 +100,13 @@ impl Drive {
     /// Polls until each command has completed once; more than once, or a silent queue, fails the test.
     pub fn finish(&self, commands: &[Box<Command>]) {
         let deadline = Instant::now() + Duration::from_secs(30);
-        while commands
-            .iter()
-            .any(|command| command.completions.get() == 0)
-        {
+        while commands.iter().any(|command| command.completions.get() == 0) {
             // SAFETY: see above.
             let polled = unsafe { stn_spdk_qpair_process_completions(self.qpair, 0) };
             assert!(polled >= 0, "poll failed: {polled}");
-            assert!(
-                Instant::now() < deadline,
-                "a command did not complete in 30 s"
-            );
+            assert!(Instant::now() < deadline, "a command did not complete in 30 s");
         }
-        assert!(
-            commands
-                .iter()
-                .all(|command| command.completions.get() == 1)
-        );
+        assert!(commands.iter().all(|command| command.completions.get() == 1));
     }
 
     pub fn finish_with(&self, command: Box<Command>, status: (u16, u16)) {
@@ -130,9 +120,7 @@ impl Drive {
 pub fn fill(buffer: &mut [u8], seed: u64) {
     for (index, word) in buffer.chunks_exact_mut(8).enumerate() {
         word.copy_from_slice(
-            &(seed << 32 | index as u64)
-                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-                .to_le_bytes(),
+            &(seed << 32 | index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes(),
         );
     }
 }
@@ -146,10 +134,7 @@ impl Buffer {
     pub fn new(bytes: usize) -> Self {
         // SAFETY: the environment is up.
         let start = unsafe { stn_spdk_dma_zmalloc(bytes, 4096) }.cast::<u8>();
-        assert!(
-            !start.is_null(),
-            "no huge pages left: run scripts/hugepages"
-        );
+        assert!(!start.is_null(), "no huge pages left: run scripts/hugepages");
         Self { start, bytes }
     }
 
@@ -179,11 +164,7 @@ impl OwnTarget {
             .args(["--size", "64M", "--port", &port])
             .output()
             .unwrap();
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let address = CString::new(output.stdout.trim_ascii()).unwrap();
         Self { run_dir, address }
     }
@@ -191,10 +172,7 @@ impl OwnTarget {
     pub fn kill(&self) {
         let pid = std::fs::read_to_string(self.run_dir.join("pid")).unwrap();
         // SAFETY: a system call on the process that `start` started.
-        assert_eq!(
-            unsafe { libc::kill(pid.trim().parse().unwrap(), libc::SIGKILL) },
-            0
-        );
+        assert_eq!(unsafe { libc::kill(pid.trim().parse().unwrap(), libc::SIGKILL) }, 0);
     }
 }
 

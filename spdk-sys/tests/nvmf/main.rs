@@ -33,12 +33,8 @@ fn shim_over_nvme_tcp() {
     let address = CString::new(address.lines().next().unwrap_or_default()).unwrap();
 
     refuses_without_environment(&address);
-    let options = stn_spdk_env_options {
-        mem_size_mib: 128,
-        no_pci: true,
-        quiet: true,
-        ..Default::default()
-    };
+    let options =
+        stn_spdk_env_options { mem_size_mib: 128, no_pci: true, quiet: true, ..Default::default() };
     // SAFETY: the strings are null, and this thread calls nothing else of SPDK meanwhile.
     unsafe {
         stn_spdk_set_log_level(0);
@@ -80,21 +76,9 @@ fn refuses_without_environment(address: &CStr) {
             stn_spdk_controller_connect(address.as_ptr(), &Default::default(), &mut controller);
         assert_eq!((refused, controller.is_null()), (-libc::EPERM, true));
         assert_eq!(stn_spdk_address_parse(address.as_ptr(), &mut parsed), 0);
-        assert_eq!(
-            (CStr::from_ptr(parsed.transport.as_ptr()), parsed.is_pcie),
-            (c"TCP", false)
-        );
-        for bad in [
-            c"",
-            c"/dev/nvme0n1",
-            c"traddr:0000:04:00.0",
-            c"trtype:floppy traddr:a",
-        ] {
-            assert_eq!(
-                stn_spdk_address_parse(bad.as_ptr(), &mut parsed),
-                -libc::EINVAL,
-                "{bad:?}"
-            );
+        assert_eq!((CStr::from_ptr(parsed.transport.as_ptr()), parsed.is_pcie), (c"TCP", false));
+        for bad in [c"", c"/dev/nvme0n1", c"traddr:0000:04:00.0", c"trtype:floppy traddr:a"] {
+            assert_eq!(stn_spdk_address_parse(bad.as_ptr(), &mut parsed), -libc::EINVAL, "{bad:?}");
         }
     }
 }
@@ -112,10 +96,7 @@ fn connect(address: &CStr) -> Drive {
         stn_spdk_set_log_level(0);
         assert_eq!((refused, controller.is_null()), (-libc::ENODEV, true));
 
-        let options = stn_spdk_connect_options {
-            no_error_logging: true,
-            ..Default::default()
-        };
+        let options = stn_spdk_connect_options { no_error_logging: true, ..Default::default() };
         let rc = stn_spdk_controller_connect(address.as_ptr(), &options, &mut controller);
         assert_eq!(rc, 0, "cannot connect to {address:?}");
         stn_spdk_controller_facts(controller, &mut facts);
@@ -136,10 +117,7 @@ fn connect(address: &CStr) -> Drive {
         assert!(stn_spdk_controller_namespace(controller, id + 1).is_null());
         let namespace = stn_spdk_controller_namespace(controller, id);
         stn_spdk_namespace_facts(namespace, &mut namespace_facts);
-        assert_eq!(
-            (namespace_facts.id, namespace_facts.metadata_bytes),
-            (id, 0)
-        );
+        assert_eq!((namespace_facts.id, namespace_facts.metadata_bytes), (id, 0));
         assert_ne!(namespace_facts.nguid, [0; 16]);
         assert!(!namespace_facts.is_write_protected);
         let version = CStr::from_ptr(stn_spdk_version_string()).to_str().unwrap();
@@ -174,22 +152,11 @@ fn writes_are_read_back(drive: &Drive) {
         // SAFETY: within the buffer.
         let from = unsafe { written.start.add(chunk * MIB) };
         assert_eq!(drive.write(command, from, lba(chunk), MIB, flags), 0);
-        assert_eq!(
-            drive.write(command, from, lba(chunk), MIB, flags),
-            -libc::EBUSY
-        );
-        assert_eq!(
-            command.completions.get(),
-            0,
-            "a submission must not complete anything"
-        );
+        assert_eq!(drive.write(command, from, lba(chunk), MIB, flags), -libc::EBUSY);
+        assert_eq!(command.completions.get(), 0, "a submission must not complete anything");
     }
     drive.finish(&commands);
-    assert!(
-        commands
-            .iter()
-            .all(|command| command.status.get() == SUCCESS)
-    );
+    assert!(commands.iter().all(|command| command.status.get() == SUCCESS));
     eprintln!("{CHUNKS} MiB written in {:?}", start.elapsed());
 
     let mut flush = Command::new();
@@ -199,57 +166,27 @@ fn writes_are_read_back(drive: &Drive) {
     let mut commands: Vec<_> = (0..CHUNKS).map(|_| Command::new()).collect();
     for (chunk, command) in commands.iter_mut().enumerate() {
         // SAFETY: within the buffer.
-        assert_eq!(
-            drive.read(
-                command,
-                unsafe { read.start.add(chunk * MIB) },
-                lba(chunk),
-                MIB
-            ),
-            0
-        );
+        assert_eq!(drive.read(command, unsafe { read.start.add(chunk * MIB) }, lba(chunk), MIB), 0);
     }
     drive.finish(&commands);
-    assert!(
-        commands
-            .iter()
-            .all(|command| command.status.get() == SUCCESS)
-    );
-    assert!(
-        written.slice() == read.slice(),
-        "read back something else than was written"
-    );
+    assert!(commands.iter().all(|command| command.status.get() == SUCCESS));
+    assert!(written.slice() == read.slice(), "read back something else than was written");
 }
 
 fn bad_arguments_are_refused(drive: &Drive) {
     let buffer = Buffer::new(MIB);
     let mut command = Command::new();
-    assert_eq!(
-        drive.write(&mut command, buffer.start, 0, 0, 0),
-        -libc::EINVAL,
-        "no blocks"
-    );
-    assert_eq!(
-        drive.write(&mut command, buffer.start, 0, 4096, 2),
-        -libc::EINVAL,
-        "unknown flag"
-    );
+    assert_eq!(drive.write(&mut command, buffer.start, 0, 0, 0), -libc::EINVAL, "no blocks");
+    assert_eq!(drive.write(&mut command, buffer.start, 0, 4096, 2), -libc::EINVAL, "unknown flag");
     // SAFETY: within the buffer.
     let odd = unsafe { buffer.start.add(2) };
-    assert_eq!(
-        drive.write(&mut command, odd, 0, 4096, 0),
-        -libc::EINVAL,
-        "alignment"
-    );
+    assert_eq!(drive.write(&mut command, odd, 0, 4096, 0), -libc::EINVAL, "alignment");
     assert_eq!(command.completions.get(), 0);
     let ordinary = vec![0u8; 4096];
     // SAFETY: addresses are looked up, not followed.
     unsafe {
         assert!(stn_spdk_mem_is_reachable(buffer.start.cast(), buffer.bytes));
-        assert!(!stn_spdk_mem_is_reachable(
-            ordinary.as_ptr().cast(),
-            ordinary.len()
-        ));
+        assert!(!stn_spdk_mem_is_reachable(ordinary.as_ptr().cast(), ordinary.len()));
     }
 }
 
@@ -257,10 +194,7 @@ fn errors_reach_the_request(drive: &Drive) {
     let buffer = Buffer::new(MIB);
 
     let mut beyond = Command::new();
-    assert_eq!(
-        drive.write(&mut beyond, buffer.start, drive.sector_count, 4096, 0),
-        0
-    );
+    assert_eq!(drive.write(&mut beyond, buffer.start, drive.sector_count, 4096, 0), 0);
     drive.finish_with(beyond, LBA_OUT_OF_RANGE);
 
     // SAFETY: controller and queue pair are valid and this thread's.
@@ -282,19 +216,12 @@ fn errors_reach_the_request(drive: &Drive) {
     drive.finish_with(faulty, WRITE_FAULT);
 
     let held = Duration::from_millis(100);
-    assert_eq!(
-        inject(READ_OPCODE, true, held.as_micros() as u64, READ_ERROR),
-        0
-    );
+    assert_eq!(inject(READ_OPCODE, true, held.as_micros() as u64, READ_ERROR), 0);
     let mut parked = Command::new();
     let start = Instant::now();
     assert_eq!(drive.read(&mut parked, buffer.start, 0, 4096), 0);
     drive.finish_with(parked, READ_ERROR);
-    assert!(
-        start.elapsed() >= held,
-        "a parked command completed after {:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() >= held, "a parked command completed after {:?}", start.elapsed());
 
     // SAFETY: as above.
     unsafe {
@@ -309,11 +236,8 @@ fn errors_reach_the_request(drive: &Drive) {
 /// A second queue pair with few request objects: -ENOMEM before long, nothing lost, and room again after.
 fn full_queue_is_told(drive: &mut Drive) {
     let buffer = Buffer::new(4096);
-    let options = stn_spdk_qpair_options {
-        io_queue_size: 8,
-        io_queue_requests: 16,
-        delay_submit: true,
-    };
+    let options =
+        stn_spdk_qpair_options { io_queue_size: 8, io_queue_requests: 16, delay_submit: true };
     // SAFETY: the controller is valid.
     let small = unsafe { stn_spdk_qpair_alloc(drive.controller, &options) };
     assert!(!small.is_null());
@@ -345,19 +269,9 @@ fn foreign_memory_can_be_registered(drive: &Drive) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
     // SAFETY: a fresh mapping of huge pages, checked, touched by `fill` before it is registered, and unmapped last.
     unsafe {
-        let start = libc::mmap(
-            ptr::null_mut(),
-            BYTES,
-            libc::PROT_READ | libc::PROT_WRITE,
-            flags,
-            -1,
-            0,
-        );
-        assert_ne!(
-            start,
-            libc::MAP_FAILED,
-            "no huge pages left: run scripts/hugepages"
-        );
+        let start =
+            libc::mmap(ptr::null_mut(), BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        assert_ne!(start, libc::MAP_FAILED, "no huge pages left: run scripts/hugepages");
         fill(std::slice::from_raw_parts_mut(start.cast(), BYTES), 7);
         assert!(!stn_spdk_mem_is_reachable(start, BYTES));
         assert_eq!(stn_spdk_mem_register(start, BYTES), 0);
@@ -365,10 +279,7 @@ fn foreign_memory_can_be_registered(drive: &Drive) {
         assert!(stn_spdk_mem_is_reachable(start, BYTES));
         assert!(!stn_spdk_mem_is_reachable(start, BYTES + 1));
         let mut command = Command::new();
-        assert_eq!(
-            drive.write(&mut command, start.cast(), 0, MIB, STN_SPDK_FLAG_FUA),
-            0
-        );
+        assert_eq!(drive.write(&mut command, start.cast(), 0, MIB, STN_SPDK_FLAG_FUA), 0);
         drive.finish_with(command, SUCCESS);
         assert_eq!(stn_spdk_mem_unregister(start, BYTES), 0);
         assert!(!stn_spdk_mem_is_reachable(start, BYTES));
@@ -399,28 +310,17 @@ fn freeing_a_queue_completes_what_is_on_it(drive: &mut Drive) {
     let mut commands: Vec<_> = (0..16).map(|_| Command::new()).collect();
     for (chunk, command) in commands.iter_mut().enumerate() {
         // SAFETY: within the buffer.
-        assert_eq!(
-            drive.write(command, unsafe { buffer.start.add(chunk * MIB) }, 0, MIB, 0),
-            0
-        );
+        assert_eq!(drive.write(command, unsafe { buffer.start.add(chunk * MIB) }, 0, MIB, 0), 0);
     }
     // SAFETY: freed once; `drive` gets another at once.
     unsafe {
         assert_eq!(stn_spdk_qpair_free(drive.qpair), 0);
         drive.qpair = stn_spdk_qpair_alloc(drive.controller, &Default::default());
     }
-    let counts: Vec<_> = commands
-        .iter()
-        .map(|command| command.completions.get())
-        .collect();
-    assert_eq!(
-        counts, [1; 16],
-        "each command completes exactly once when its queue pair goes"
-    );
+    let counts: Vec<_> = commands.iter().map(|command| command.completions.get()).collect();
+    assert_eq!(counts, [1; 16], "each command completes exactly once when its queue pair goes");
     assert!(
-        commands
-            .iter()
-            .any(|command| command.status.get() != SUCCESS),
+        commands.iter().any(|command| command.status.get() != SUCCESS),
         "nothing was outstanding"
     );
     assert!(!drive.qpair.is_null());
@@ -434,10 +334,7 @@ fn lost_target_is_noticed() {
     let mut commands: Vec<_> = (0..16).map(|_| Command::new()).collect();
     for (chunk, command) in commands.iter_mut().enumerate() {
         // SAFETY: within the buffer.
-        assert_eq!(
-            drive.write(command, unsafe { buffer.start.add(chunk * MIB) }, 0, MIB, 0),
-            0
-        );
+        assert_eq!(drive.write(command, unsafe { buffer.start.add(chunk * MIB) }, 0, MIB, 0), 0);
     }
     target.kill();
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -445,10 +342,7 @@ fn lost_target_is_noticed() {
     unsafe {
         stn_spdk_set_log_level(-1);
         while stn_spdk_qpair_process_completions(drive.qpair, 0) >= 0 {
-            assert!(
-                Instant::now() < deadline,
-                "the lost connection was not noticed in 30 s"
-            );
+            assert!(Instant::now() < deadline, "the lost connection was not noticed in 30 s");
         }
         assert!(!stn_spdk_qpair_is_connected(drive.qpair));
         let mut late = Command::new();
@@ -462,18 +356,10 @@ fn lost_target_is_noticed() {
         stn_spdk_controller_detach(drive.controller);
         stn_spdk_set_log_level(0);
     }
-    let counts: Vec<_> = commands
-        .iter()
-        .map(|command| command.completions.get())
-        .collect();
-    assert_eq!(
-        counts, [1; 16],
-        "each command completes exactly once when the target is lost"
-    );
+    let counts: Vec<_> = commands.iter().map(|command| command.completions.get()).collect();
+    assert_eq!(counts, [1; 16], "each command completes exactly once when the target is lost");
     assert!(
-        commands
-            .iter()
-            .any(|command| command.status.get() != SUCCESS),
+        commands.iter().any(|command| command.status.get() != SUCCESS),
         "nothing was outstanding"
     );
 }
