@@ -77,10 +77,8 @@ fn no_allocation_and_no_system_call_while_operations_flow() {
     };
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{told}\n{}", String::from_utf8_lossy(&output.stderr));
-    let threads: HashMap<&str, &str> = told
-        .lines()
-        .filter_map(|line| line.strip_prefix("thread ")?.split_once(' '))
-        .collect();
+    let threads: HashMap<&str, &str> =
+        told.lines().filter_map(|line| line.strip_prefix("thread ")?.split_once(' ')).collect();
     assert!(threads.values().any(|name| name.starts_with("stn-reactor")), "{told}");
     let counts = count_calls(&std::fs::read_to_string(&trace).unwrap());
     for (id, name) in threads {

@@ -170,9 +170,7 @@ impl Controller {
         let pointer = {
             let controller = self.lock();
             // SAFETY: a connected controller, under its lock, and a local.
-            unsafe {
-                spdk_sys::stn_spdk_qpair_alloc(controller.0.as_ptr(), &raw const options)
-            }
+            unsafe { spdk_sys::stn_spdk_qpair_alloc(controller.0.as_ptr(), &raw const options) }
         };
         match NonNull::new(pointer) {
             Some(pointer) => Ok(QueuePair { pointer, controller: self }),
@@ -298,9 +296,8 @@ pub(super) unsafe fn namespace(
 pub(super) unsafe fn namespaces(controller: NonNull<stn_spdk_controller>) -> Vec<u32> {
     let next = |previous| {
         // SAFETY: the caller's controller.
-        let id = unsafe {
-            spdk_sys::stn_spdk_controller_next_namespace(controller.as_ptr(), previous)
-        };
+        let id =
+            unsafe { spdk_sys::stn_spdk_controller_next_namespace(controller.as_ptr(), previous) };
         // Ascending, so that a controller that answers nonsense cannot keep us here.
         (id > previous).then_some(id)
     };

@@ -126,7 +126,10 @@ pub(crate) fn open(
 }
 
 impl Split {
-    fn of(about: &stn_spdk_controller_facts, namespace: &stn_spdk_namespace_facts) -> Option<Split> {
+    fn of(
+        about: &stn_spdk_controller_facts,
+        namespace: &stn_spdk_namespace_facts,
+    ) -> Option<Split> {
         let boundary =
             u64::from(namespace.optimal_boundary_sectors) * u64::from(namespace.sector_bytes);
         Split::new(about.max_transfer_bytes, boundary)
@@ -147,8 +150,8 @@ fn facts(
     about: &stn_spdk_controller_facts,
     namespace: &stn_spdk_namespace_facts,
 ) -> Result<DriveFacts, Error> {
-    let address =
-        DriveAddress::Spdk { transport_id: transport_id.into(), namespace: namespace.id }.to_string();
+    let address = DriveAddress::Spdk { transport_id: transport_id.into(), namespace: namespace.id }
+        .to_string();
     let sector_bytes = u64::from(namespace.sector_bytes);
     if !matches!(sector_bytes, 512 | 4096) || namespace.metadata_bytes != 0 {
         return Err(Error::Environment(format!(
@@ -450,10 +453,8 @@ mod tests {
 
     #[test]
     fn only_namespaces_that_suit_are_drives() {
-        let about = stn_spdk_controller_facts {
-            max_transfer_bytes: 128 << 10,
-            ..Default::default()
-        };
+        let about =
+            stn_spdk_controller_facts { max_transfer_bytes: 128 << 10, ..Default::default() };
         let namespace = |sector_bytes, metadata_bytes, sector_count| stn_spdk_namespace_facts {
             id: 2,
             sector_bytes,

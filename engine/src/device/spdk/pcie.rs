@@ -82,9 +82,7 @@ pub fn list_pcie() -> Result<Vec<DriveFacts>, Error> {
     environment::start(true)?;
     let mut found: Vec<DriveFacts> = Vec::new();
     // SAFETY: `visit` gets the vector, which outlives the call and is used by nobody else meanwhile.
-    let result = unsafe {
-        spdk_sys::stn_spdk_pcie_list(Some(visit), (&raw mut found).cast())
-    };
+    let result = unsafe { spdk_sys::stn_spdk_pcie_list(Some(visit), (&raw mut found).cast()) };
     if result < 0 {
         return Err(Error::os(
             "looking for PCIe drives through SPDK",

@@ -62,8 +62,12 @@ pub(super) struct Slots {
 
 impl Slots {
     pub(super) fn new(depth: u32, pieces_per_slot: usize) -> Arc<Slots> {
-        let idle =
-            Command { operation: Operation::Flush, offset_bytes: 0, memory: DmaSlice::EMPTY, tag: 0 };
+        let idle = Command {
+            operation: Operation::Flush,
+            offset_bytes: 0,
+            memory: DmaSlice::EMPTY,
+            tag: 0,
+        };
         let now = Instant::now();
         let slot = |_| Slot {
             stage: Cell::new(Stage::Free),
