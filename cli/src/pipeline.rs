@@ -39,11 +39,11 @@ pub struct Saved {
 }
 
 /// A session with its buffers.
-pub struct Pipeline<'pool> {
-    pool: &'pool Pool,
+pub struct Pipeline {
+    pool: &Pool,
     // Dropped before the session, which must still be there to take their keys back.
     buffers: Vec<SessionBuffer>,
-    session: Session<'pool>,
+    session: Session,
     piece_bytes: u64,
     interrupt: Interrupt,
 }
@@ -56,16 +56,16 @@ struct Piece {
     done: bool,
 }
 
-impl<'pool> Pipeline<'pool> {
+impl Pipeline {
     /// Takes the memory: `memory_bytes`, or two chunks where that is more.
     ///
     /// # Errors
     /// When it cannot be had.
     pub fn new(
-        pool: &'pool Pool,
+        pool: &Pool,
         memory_bytes: u64,
         interrupt: &Interrupt,
-    ) -> Result<Pipeline<'pool>, Failure> {
+    ) -> Result<Pipeline, Failure> {
         let chunk_bytes = pool.info().chunk_bytes;
         let chunks = (memory_bytes / chunk_bytes).max(MIN_PIECES);
         let chunks_per_piece = (chunks / WANTED_PIECES).max(1);
