@@ -39,8 +39,8 @@ pub struct Saved {
 }
 
 /// A session with its buffers.
-pub struct Pipeline {
-    pool: &Pool,
+pub struct Pipeline<'pool> {
+    pool: &'pool Pool,
     // Dropped before the session, which must still be there to take their keys back.
     buffers: Vec<SessionBuffer>,
     session: Session,
@@ -56,16 +56,16 @@ struct Piece {
     done: bool,
 }
 
-impl Pipeline {
+impl<'pool> Pipeline<'pool> {
     /// Takes the memory: `memory_bytes`, or two chunks where that is more.
     ///
     /// # Errors
     /// When it cannot be had.
     pub fn new(
-        pool: &Pool,
+        pool: &'pool Pool,
         memory_bytes: u64,
         interrupt: &Interrupt,
-    ) -> Result<Pipeline, Failure> {
+    ) -> Result<Pipeline<'pool>, Failure> {
         let chunk_bytes = pool.info().chunk_bytes;
         let chunks = (memory_bytes / chunk_bytes).max(MIN_PIECES);
         let chunks_per_piece = (chunks / WANTED_PIECES).max(1);
