@@ -71,7 +71,7 @@ impl<'pool> Pipeline<'pool> {
         let chunks_per_piece = (chunks / WANTED_PIECES).max(1);
         let pieces = (chunks / chunks_per_piece).min(2 * WANTED_PIECES);
         let piece_bytes = chunks_per_piece * chunk_bytes;
-        let session = pool.session(&SessionOptions {
+        let mut session = pool.session(&SessionOptions {
             memory_bytes: pieces * piece_bytes,
             // Room for every buffer's entry and a commit.
             ring_entries: (pieces as u32 + 1).next_power_of_two(),
