@@ -175,47 +175,55 @@ pub(crate) struct Roots {
 /// A slot of a root ring that holds no root.
 pub(crate) struct BadRoot {
     pub(crate) drive: DriveIndex,
-    /// Which slot; `None` when the whole zone could not be read.
-    pub(crate) slot: Option<u64>,
+    pub(crate) slot: u64,
+    pub(crate) offset_bytes: u64,
     pub(crate) damage: Damage,
 }
 
-/// Reads both root rings of every drive.
+/// Reads both root rings of every drive: only the blocks that hold roots, of all drives at once.
 pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots, Error> {
     let mut roots =
         Roots { by_generation: BTreeMap::new(), incomplete: Vec::new(), bad: Vec::new() };
-    let mut copies: BTreeMap<Generation, Vec<DriveIndex>> = BTreeMap::new();
+    let mut places = Vec::new();
     for (index, entry) in label.drives.iter().enumerate() {
-        let drive = DriveIndex(index as u16);
         for zone in [Zone::Front, Zone::Back] {
-            let (zone_offset, zone_bytes) =
-                label.layout.root_zone_range(zone, entry.capacity_bytes);
-            let mut bytes = vec![0; zone_bytes as usize];
-            let mut batch =
-                [DriveCommand::Read { drive, offset_bytes: zone_offset, into: &mut bytes }];
-            if let Err(error) = drives.run(&mut batch).remove(0) {
-                let damage = root_damage(&entry.serial, zone_offset, error.to_string());
-                roots.bad.push(BadRoot { drive, slot: None, damage });
-                continue;
+            places.extend((0..ROOT_SLOTS).map(|slot| {
+                let offset = label.layout.root_offset(zone, Generation(slot), entry.capacity_bytes);
+                (DriveIndex(index as u16), slot, offset)
+            }));
+        }
+    }
+    let mut bytes = vec![0; places.len() * BLOCK_BYTES as usize];
+    let mut batch: Vec<_> = places
+        .iter()
+        .zip(bytes.chunks_exact_mut(BLOCK_BYTES as usize))
+        .map(|((drive, _, offset), into)| DriveCommand::Read {
+            drive: *drive,
+            offset_bytes: *offset,
+            into,
+        })
+        .collect();
+    let statuses = drives.run(&mut batch);
+    drop(batch);
+    let mut copies: BTreeMap<Generation, Vec<DriveIndex>> = BTreeMap::new();
+    let blocks = bytes.chunks_exact(BLOCK_BYTES as usize);
+    for (((drive, slot, offset), block), status) in places.into_iter().zip(blocks).zip(statuses) {
+        let entry = &label.drives[drive.as_usize()];
+        let decoded =
+            status.map_err(|error| FormatError::Corrupt(error.to_string())).and_then(|()| {
+                let root = Root::decode(block, label.pool, entry.uuid, offset)?;
+                root.validate(&label.layout).map(|()| root)
+            });
+        match decoded {
+            Ok(root) => {
+                copies.entry(root.generation).or_default().push(drive);
+                add_root(&mut roots, root, &entry.serial, offset)?;
             }
-            let stride = (zone_bytes / ROOT_SLOTS) as usize;
-            for (slot, slot_bytes) in bytes.chunks_exact(stride).enumerate() {
-                let offset = zone_offset + (slot * stride) as u64;
-                let block = &slot_bytes[..BLOCK_BYTES as usize];
-                let decoded = Root::decode(block, label.pool, entry.uuid, offset)
-                    .and_then(|root| root.validate(&label.layout).map(|()| root));
-                match decoded {
-                    Ok(root) => {
-                        copies.entry(root.generation).or_default().push(drive);
-                        add_root(&mut roots, root, &entry.serial, offset)?;
-                    }
-                    // A root of a pool that was here before is no damage.
-                    Err(FormatError::Blank | FormatError::NotOurs) => {}
-                    Err(error) => {
-                        let damage = root_damage(&entry.serial, offset, error.to_string());
-                        roots.bad.push(BadRoot { drive, slot: Some(slot as u64), damage });
-                    }
-                }
+            // A root of a pool that was here before is no damage.
+            Err(FormatError::Blank | FormatError::NotOurs) => {}
+            Err(error) => {
+                let damage = root_damage(&entry.serial, offset, error.to_string());
+                roots.bad.push(BadRoot { drive, slot, offset_bytes: offset, damage });
             }
         }
     }
@@ -237,11 +245,8 @@ pub(crate) fn repair_roots(
     let mut notices = Vec::new();
     for bad in &roots.bad {
         let mut damage = bad.damage.clone();
-        let (Some(slot), Some(offset_bytes)) = (bad.slot, damage.offset_bytes) else {
-            notices.push(Notice::DamagedCopy(damage));
-            continue;
-        };
-        let belongs = |root: &&Root| root.generation.0 % ROOT_SLOTS == slot;
+        let offset_bytes = bad.offset_bytes;
+        let belongs = |root: &&Root| root.generation.0 % ROOT_SLOTS == bad.slot;
         let root = roots.by_generation.values().rev().find(belongs);
         damage.generation = root.map(|root| root.generation);
         let uuid = label.drives[bad.drive.as_usize()].uuid;
