@@ -1,5 +1,7 @@
 //! What the command refuses, each with its own message and exit code.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::fs;

@@ -1,7 +1,7 @@
 //! What the tests of the command share: a directory with drives in it, and runs of the real binary.
 
 // Each test file uses its own part of this.
-#![allow(dead_code)]
+#![allow(dead_code, missing_docs)]
 
 pub mod places;
 
@@ -52,8 +52,22 @@ impl Outcome {
     /// It ended with this code, and stderr says all of this.
     #[track_caller]
     pub fn fails(self, code: i32, texts: &[&str]) -> Outcome {
-        assert_eq!(self.code, code, "{self:?}");
         assert!(self.stderr.contains("stanchion: error: "), "{self:?}");
+        self.tells(code, texts)
+    }
+
+    /// The same where JSON was asked for.
+    #[track_caller]
+    pub fn fails_as_json(self, code: i32, texts: &[&str]) -> Outcome {
+        let error = self.stderr.lines().last().and_then(|line| serde_json::from_str(line).ok());
+        let error: Value = error.unwrap_or_else(|| panic!("{self:?}"));
+        assert_eq!(error["error"]["exit_code"], code, "{self:?}");
+        self.tells(code, texts)
+    }
+
+    #[track_caller]
+    fn tells(self, code: i32, texts: &[&str]) -> Outcome {
+        assert_eq!(self.code, code, "{self:?}");
         for text in texts {
             assert!(self.stderr.contains(text), "{text:?} is not in {self:?}");
         }
