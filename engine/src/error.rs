@@ -214,6 +214,9 @@ pub enum Error {
     /// The checkpoint is there already.
     #[error("checkpoint {0} exists; remove it first, or save under another step")]
     CheckpointExists(String),
+    /// The pool was opened for reading only.
+    #[error("the pool was opened for reading only; open it for writing")]
+    ReadOnly,
     /// A bound of the engine is reached.
     #[error("too many {what}: {limit} are the most; close some first")]
     TooMany {
@@ -309,7 +312,7 @@ impl Error {
     /// What the error means to whoever has to act on it.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Usage(_) => ErrorKind::Usage,
+            Error::Usage(_) | Error::ReadOnly => ErrorKind::Usage,
             Error::Environment(_) => ErrorKind::Environment,
             Error::DriveNotFound { .. }
             | Error::NotFormatted { .. }

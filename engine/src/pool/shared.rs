@@ -136,7 +136,7 @@ impl Shared {
 
     pub(crate) fn require_writable(&self) -> Result<(), Error> {
         if self.mode == PoolMode::ReadOnly {
-            return Err(Error::Usage("the pool was opened for reading only".into()));
+            return Err(Error::ReadOnly);
         }
         Ok(())
     }

@@ -93,10 +93,10 @@ impl State {
             let open = &self.open[&number];
             check_join(open, spec).map_err(BeginError::Failed)?;
         } else if self.current.len() + self.open.len() >= self.label.layout.max_checkpoints() {
-            return Err(BeginError::Failed(Error::Usage(format!(
-                "the pool holds {} checkpoints, as many as its catalogue has room for; remove some",
-                self.label.layout.max_checkpoints()
-            ))));
+            return Err(BeginError::Failed(Error::TooMany {
+                what: "checkpoints in the pool",
+                limit: self.label.layout.max_checkpoints() as u64,
+            }));
         }
         let Some(reserved) = self.reserve(spec, joined.is_none()) else {
             // Units of the generation before become free when one more generation is committed.
