@@ -327,10 +327,10 @@ fn a_silent_drive_is_given_up_after_the_timeout() {
     let start = Instant::now();
     assert_eq!(count_removed(&mut rig), DEPTH as usize);
     let took = start.elapsed();
-    assert!((2.0..4.0).contains(&took.as_secs_f64()), "{took:?}");
+    assert!((2.0..12.0).contains(&took.as_secs_f64()), "{took:?}");
     drop(rig);
     eprintln!("given up after {took:?}, dropped after {:?}", start.elapsed());
-    assert!(start.elapsed() < Duration::from_secs(20));
+    assert!(start.elapsed() < PATIENCE);
     target.thaw();
 }
 
@@ -474,7 +474,7 @@ fn a_target_that_dies_during_a_save_fails_it_and_nothing_hangs() {
     drop((buffer, session));
     drop(pool);
     eprintln!("{failed} writes failed; all was over {:?} after the kill", start.elapsed());
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
 }
 
 #[test]
