@@ -145,10 +145,12 @@ fn one_drive_named_twice_is_refused() {
     let place = saved(2);
     let mut command = place.command(&["save", "x@1", "model.bin"]);
     command.args(["--drive", "./a.img"]);
-    let outcome = run(command);
-    // The second opening meets the lock of the first, or the second label: either tells the drive.
-    assert!([11, 12].contains(&outcome.code), "{outcome:?}");
-    assert!(outcome.stderr.contains("a.img"), "{outcome:?}");
+    run(command).fails(12, &["drive ./a.img is named twice"]);
+    let mut place = Place::empty();
+    place.drives = vec!["new.img".into(), "new.img".into()];
+    let outcome = place.run(&["format", "--yes", "--size", "48MiB"]);
+    outcome.fails(12, &["drive new.img is named twice"]);
+    assert!(place.names(".").is_empty());
 }
 
 #[test]
