@@ -84,7 +84,8 @@ fn main() {
     for drive in drives {
         addresses.push(drive.parse().unwrap());
     }
-    let per_drive = (keep + 8).min(count + 8) * bytes.next_multiple_of(1 << 20) * 2 / drives.len() as u64;
+    let per_drive =
+        (keep + 8).min(count + 8) * bytes.next_multiple_of(1 << 20) * 2 / drives.len() as u64;
     let size = (per_drive + (512 << 20)).next_multiple_of(1 << 20);
     let formatted = FormatOptions {
         drives: addresses.clone(),
@@ -96,8 +97,7 @@ fn main() {
     let options = PoolOptions { huge_pages: HugePages::Preferred, ..PoolOptions::new(addresses) };
     let pool = Pool::open(&options).unwrap();
     let memory_bytes = bytes.next_multiple_of(1 << 20);
-    let mut session =
-        pool.session(&SessionOptions { memory_bytes, ring_entries: 8 }).unwrap();
+    let mut session = pool.session(&SessionOptions { memory_bytes, ring_entries: 8 }).unwrap();
     let mut buffer = session.alloc(memory_bytes).unwrap();
     for (i, byte) in buffer.as_mut_slice().unwrap().iter_mut().enumerate() {
         *byte = (i * 31 % 251) as u8;

@@ -125,7 +125,7 @@ impl Checker<'_> {
             expected.begin(generation + 1, contents.clone());
             expected.acknowledge(generation + 1);
             let mut explorer = self.explorer(image, expected, DEEPER);
-            explorer.effort = Effort { exhaustive: 0, structured: false, random: 0 };
+            explorer.effort = Effort::NONE;
             let mut live = Live::adopt(explorer, opened.state, LATER_UNIX_NS)?;
             live.save_again()?;
             let (sims, expected) = live.end();
@@ -216,6 +216,7 @@ impl Checker<'_> {
             rng: SimRng::new(self.seed),
             images: 0,
             violation: None,
+            guards: true,
             protected: Vec::new(),
             cut_one_in: 0,
             survivors: None,

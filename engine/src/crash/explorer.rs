@@ -55,7 +55,10 @@ pub(super) struct Explorer<'a> {
     pub(super) images: u64,
     /// The first thing that is wrong.
     pub(super) violation: Option<String>,
-    /// Writes that would hurt one of the two newest generations are a violation of their own.
+    /// Whether writes to what the two newest generations need are a violation. They are not where
+    /// damage is repaired in place.
+    pub(super) guards: bool,
+    /// Those places: the drive in the high 16 bits, the offset below.
     pub(super) protected: Vec<std::ops::Range<u64>>,
     /// One in so many batches is where the power really goes.
     pub(super) cut_one_in: u64,

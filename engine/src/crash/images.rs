@@ -17,7 +17,7 @@ pub(super) struct Choice {
 }
 
 /// How hard to look.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Effort {
     /// All subsets of up to so many writes at risk.
     pub(super) exhaustive: usize,
@@ -27,11 +27,19 @@ pub(super) struct Effort {
     pub(super) random: usize,
 }
 
+impl Effort {
+    /// Looks at nothing.
+    pub(super) const NONE: Effort = Effort { exhaustive: 0, structured: false, random: 0 };
+}
+
 /// The choices for writes at risk, of which each has `blocks` blocks.
 pub(super) fn choices(blocks: &[u64], effort: Effort, rng: &mut SimRng) -> Vec<Choice> {
     let count = blocks.len();
     let whole = |kept: Vec<bool>| Choice { kept, torn: None };
     let mut choices = Vec::new();
+    if effort == Effort::NONE {
+        return choices;
+    }
     if count <= effort.exhaustive {
         let masks = 0..1_u64 << count;
         choices.extend(masks.map(|mask| whole((0..count).map(|i| mask >> i & 1 == 1).collect())));

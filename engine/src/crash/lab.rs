@@ -9,7 +9,7 @@ use super::model::{Contents, Stored};
 use crate::device::Device;
 use crate::device::sim::{SimConfig, SimDrive};
 use crate::direct::DirectDrives;
-use crate::drives::Drives;
+use crate::drives::{DriveCommand, Drives};
 use crate::error::Error;
 use crate::format::{DriveEntry, Features, Label, Layout};
 use crate::limits::BLOCK_BYTES;
@@ -112,6 +112,9 @@ impl Base {
             planned.plan.run(&mut direct).map_err(|failure| failure.error)?;
             state.committed(planned);
         }
+        let flushes =
+            (0..drives as u16).map(|drive| DriveCommand::Flush { drive: DriveIndex(drive) });
+        crate::commit::run_all(&mut direct, &mut flushes.collect::<Vec<_>>())?;
         drop(direct);
         let generation = state.root().generation.0;
         let contents = Contents::from([(name, Stored::Ballast)]);

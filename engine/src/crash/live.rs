@@ -9,7 +9,7 @@ use super::check::{read_tables, same_names};
 use super::explorer::{Explorer, Watched};
 use super::lab::{Base, CHUNK_BYTES, open_pool};
 use super::model::{Contents, Stored, chunk_bytes};
-use crate::device::sim::SimDrive;
+use crate::device::sim::{SimDrive, SimRng};
 use crate::direct::DirectDrives;
 use crate::drives::DriveCommand;
 use crate::error::Error;
@@ -155,7 +155,7 @@ impl<'a> Live<'a> {
                 let Some(begun) = self.begin(&[SMALL_BYTES, SMALL_BYTES])? else {
                     return Ok(false);
                 };
-                self.abandon(&begun);
+                self.give_up(begun.number, begun.sums.len());
                 Ok(true)
             }
             Operation::Remove => self.remove(),
@@ -202,8 +202,7 @@ impl<'a> Live<'a> {
                 Some(joined) => number = Some(joined),
                 None => {
                     if let Some(number) = number {
-                        self.state.doom(number);
-                        (0..participant).for_each(|ended| self.state.end_segment(number, ended));
+                        self.give_up(number, participant as usize);
                     }
                     return Ok(None);
                 }
@@ -211,8 +210,11 @@ impl<'a> Live<'a> {
         }
         let Some(number) = number else { return Ok(None) };
         let stored = Stored::Segments { seed: step, lengths_bytes: lengths_bytes.to_vec() };
-        let sums = self.write_data(number, step, lengths_bytes)?;
-        Ok(Some(Begun { number, name, stored, sums }))
+        let written = self.write_data(number, step, lengths_bytes);
+        if written.is_err() {
+            self.give_up(number, lengths_bytes.len());
+        }
+        Ok(Some(Begun { number, name, stored, sums: written? }))
     }
 
     /// Lets a participant join; `None` when there is no room even after an empty commit.
@@ -270,10 +272,10 @@ impl<'a> Live<'a> {
         Ok(sums)
     }
 
-    fn abandon(&mut self, begun: &Begun) {
-        let participants = begun.sums.len() as u32;
-        self.state.doom(begun.number);
-        (0..participants).for_each(|ended| self.state.end_segment(begun.number, ended));
+    /// Gives up a checkpoint that so many participants have joined.
+    fn give_up(&mut self, number: u64, participants: usize) {
+        self.state.doom(number);
+        (0..participants as u32).for_each(|ended| self.state.end_segment(number, ended));
     }
 
     fn commit(&mut self, begun: Vec<Begun>) -> Result<(), Stop> {
@@ -359,9 +361,50 @@ impl<'a> Live<'a> {
         let mut watched = Watched { drives: &mut self.drives, explorer: &mut self.explorer };
         let opened = open_pool(&mut watched, true, now, &mut Vec::new());
         self.stopped()?;
-        self.state = opened.map_err(|error| format!("the pool does not open: {error}"))?;
+        match opened {
+            Ok(state) => self.state = state,
+            Err(error) => {
+                // What the state knew may be outdated; nothing goes on with it.
+                self.state.poison("open", error.to_string());
+                return Err(Stop::Refused(error));
+            }
+        }
         same_names(&self.state, self.explorer.expected.contents())?;
         self.acknowledged(generation)
+    }
+
+    /// Cuts the power now; the caches are lost.
+    pub(super) fn power_cut(&mut self) -> Result<(), Stop> {
+        let left = self.explorer.sims.iter().map(SimDrive::fork).collect::<Vec<_>>();
+        left.iter().for_each(|sim| sim.crash_keeping(&[], None));
+        self.explorer.survivors = Some(left);
+        self.recover()
+    }
+
+    /// A metadata object or a chunk of some checkpoint on this drive: offset and length.
+    pub(super) fn some_extent(
+        &mut self,
+        drive: usize,
+        metadata: bool,
+        rng: &mut SimRng,
+    ) -> Option<(u64, u64)> {
+        let label = self.state.label().clone();
+        let all: Vec<_> = self.state.checkpoints().cloned().collect();
+        let committed = &all[rng.index(all.len())];
+        let (manifest, tables) = read_tables(&mut self.drives, &label, committed).ok()?;
+        let mut extents: Vec<(u64, u64)> = Vec::new();
+        if metadata {
+            let of_tables = manifest.segments.iter().map(|segment| segment.table);
+            let named = of_tables.chain([committed.entry.manifest]);
+            extents.extend(named.map(|extent| (extent.offset_bytes, extent.len_bytes)));
+        } else {
+            let chunks = tables.iter().flat_map(|table| &table.chunks);
+            let here = chunks.filter(|chunk| chunk.location.drive.as_usize() == drive);
+            extents.extend(
+                here.map(|chunk| (label.layout.slot_offset(chunk.location.slot), SMALL_BYTES)),
+            );
+        }
+        (!extents.is_empty()).then(|| extents[rng.index(extents.len())])
     }
 
     /// The power went during an operation: opens what is left, and learns what that is.
@@ -418,6 +461,9 @@ impl<'a> Live<'a> {
 
     /// Learns from the drives which places the two newest generations need.
     pub(super) fn protect(&mut self) -> Result<(), String> {
+        if !self.explorer.guards {
+            return Ok(());
+        }
         let generation = self.explorer.expected.acknowledged;
         let label = self.state.label().clone();
         let drives = label.drives.len() as u64;

@@ -11,6 +11,7 @@
 
 mod check;
 mod explorer;
+mod faults;
 mod images;
 mod lab;
 mod live;
@@ -37,6 +38,10 @@ const LONGEST: u32 = 3;
 const GROUP: usize = 64;
 /// Long runs in each round.
 const LONG_RUNS: usize = 64;
+/// Runs with faults in each round.
+const FAULTY_RUNS: usize = 64;
+/// Sweeps that fail every command of an operation in turn: by operation, drives, once or forever.
+const SWEEPS: usize = Operation::SMALL.len() * MAX_DRIVES * 2;
 
 /// What to explore.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +91,8 @@ pub fn explore(options: CrashOptions) -> Result<CrashReport, Violation> {
     let mut report = CrashReport::default();
     let mut round = options.only.map_or(0, |(round, _)| round);
     loop {
-        let mut items = shuffled(worlds.len() + LONG_RUNS, options.seed ^ round);
+        let mut items =
+            shuffled(worlds.len() + LONG_RUNS + FAULTY_RUNS + SWEEPS, options.seed ^ round);
         if let Some((_, only)) = options.only {
             items = vec![only];
         }
@@ -192,12 +198,33 @@ impl Run<'_> {
         let seed = SimRng::new(self.options.seed ^ self.round << 32 ^ item as u64).next_u64();
         match self.worlds.get(item) {
             Some(world) => self.small_world(lab, world, seed),
-            None => self.long_run(lab, seed),
+            None => match item - self.worlds.len() {
+                long if long < LONG_RUNS => self.long_run(lab, seed),
+                faulty if faulty < LONG_RUNS + FAULTY_RUNS => self.faulty_run(lab, seed),
+                sweep => self.sweep(lab, sweep - LONG_RUNS - FAULTY_RUNS, seed),
+            },
         }
     }
 
+    fn faulty_run(&self, lab: &Lab, seed: u64) -> Result<u64, String> {
+        let mut rng = SimRng::new(seed);
+        let base = &self.bases[rng.index(MAX_DRIVES)];
+        let mut explorer = self.explorer(lab, base, seed, Effort::NONE);
+        explorer.guards = false;
+        faults::faulty_run(Live::start(explorer, base)?, &mut rng)
+    }
+
+    fn sweep(&self, lab: &Lab, number: usize, seed: u64) -> Result<u64, String> {
+        let operation = Operation::SMALL[number % Operation::SMALL.len()];
+        let rest = number / Operation::SMALL.len();
+        let (drives, forever) = (1 + rest % MAX_DRIVES, rest >= MAX_DRIVES);
+        let base = &self.bases[drives - 1];
+        let start = || Live::start(self.explorer(lab, base, seed, Effort::NONE), base);
+        faults::fail_each_command(&start, operation, drives / 2, forever)
+    }
+
     fn small_world(&self, lab: &Lab, world: &World, seed: u64) -> Result<u64, String> {
-        let explorer = self.explorer(lab, &self.bases[world.drives - 1], seed, QUIET);
+        let explorer = self.explorer(lab, &self.bases[world.drives - 1], seed, Effort::NONE);
         let mut live = Live::start(explorer, &self.bases[world.drives - 1])?;
         let (last, before) = world.operations.split_last().ok_or("no operation")?;
         for operation in before {
@@ -264,6 +291,7 @@ impl Run<'_> {
             rng: SimRng::new(seed),
             images: 0,
             violation: None,
+            guards: true,
             protected: Vec::new(),
             cut_one_in: 0,
             survivors: None,
@@ -271,9 +299,6 @@ impl Run<'_> {
         }
     }
 }
-
-/// Looks at nothing.
-const QUIET: Effort = Effort { exhaustive: 0, structured: false, random: 0 };
 
 fn context(world: &World, stop: &Stop) -> String {
     format!("{} drives, {:?}: {stop}", world.drives, world.operations)
