@@ -42,9 +42,11 @@ impl DriveFile {
         let location = open_location(path)?;
         let metadata = location.metadata().map_err(|e| Error::os(format!("stat of {name}"), e))?;
         let is_block_device = metadata.file_type().is_block_device();
-        let mut file = open_direct(&location, &name, mode, is_block_device)
-            .map_err(|error| explain_open(&name, &metadata, error))?;
-        lock(&file, mode, is_block_device).map_err(|error| busy(&name, &metadata, error))?;
+        let mut file =
+            unless_ended(&metadata, || open_direct(&location, &name, mode, is_block_device))
+                .map_err(|error| explain_open(&name, &metadata, error))?;
+        unless_ended(&metadata, || lock(&file, mode, is_block_device))
+            .map_err(|error| busy(&name, &metadata, error))?;
         let unit_bytes = direct_unit_bytes(&file, &name)?;
         // For a block device, too, the end is where its last byte ends.
         let end = file
@@ -187,6 +189,21 @@ pub(crate) fn open_location(path: &Path) -> Result<File, Error> {
 pub(crate) fn reopen(location: &File, write: bool, flags: i32) -> io::Result<File> {
     let path = format!("/proc/self/fd/{}", location.as_raw_fd());
     OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
+}
+
+/// Tries again when only processes that have ended were in the way, and are no more.
+fn unless_ended<T>(
+    metadata: &fs::Metadata,
+    mut attempt: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    attempt().or_else(|error| {
+        let in_use = matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EWOULDBLOCK));
+        let device = DeviceNumber::from_raw(metadata.dev());
+        if in_use && System::live().outlast_ended_owners(device, metadata.ino()) {
+            return attempt();
+        }
+        Err(error)
+    })
 }
 
 fn open_direct(location: &File, name: &str, mode: OpenMode, block: bool) -> io::Result<File> {
