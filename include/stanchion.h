@@ -484,7 +484,6 @@ int stn_list_create(stn_engine *engine, stn_list **list);
  *   -EFAULT      list is NULL
  *   -EBADF       list is not a list
  *   -EOWNERDEAD  list belongs to the process that this one was forked from
- *   -EBUSY       another thread is freeing it
  */
 int64_t stn_list_count(const stn_list *list);
 
@@ -501,7 +500,6 @@ int64_t stn_list_count(const stn_list *list);
  *   -ERANGE      index is not below the number of checkpoints
  *   -EBADF       list is not a list
  *   -EOWNERDEAD  list belongs to the process that this one was forked from
- *   -EBUSY       another thread is freeing it
  */
 int stn_list_get(const stn_list *list, uint64_t index, struct stn_checkpoint_info *info);
 
@@ -584,7 +582,6 @@ int stn_checkpoint_show(stn_engine *engine, const char *name, stn_checkpoint **c
  *   -EINVAL      info's size makes no sense
  *   -EBADF       checkpoint is not one
  *   -EOWNERDEAD  checkpoint belongs to the process that this one was forked from
- *   -EBUSY       another thread is freeing it
  */
 int stn_checkpoint_get(const stn_checkpoint *checkpoint, struct stn_checkpoint_info *info);
 
@@ -599,7 +596,6 @@ int stn_checkpoint_get(const stn_checkpoint *checkpoint, struct stn_checkpoint_i
  *   -ERANGE      participant is not below the number of participants
  *   -EBADF       checkpoint is not one
  *   -EOWNERDEAD  checkpoint belongs to the process that this one was forked from
- *   -EBUSY       another thread is freeing it
  */
 int stn_checkpoint_segment(const stn_checkpoint *checkpoint, uint32_t participant,
                            struct stn_segment_info *info);
@@ -616,7 +612,6 @@ int stn_checkpoint_segment(const stn_checkpoint *checkpoint, uint32_t participan
  *   -ERANGE      participant or index is not below its number
  *   -EBADF       checkpoint is not one
  *   -EOWNERDEAD  checkpoint belongs to the process that this one was forked from
- *   -EBUSY       another thread is freeing it
  */
 int stn_checkpoint_shard(const stn_checkpoint *checkpoint, uint32_t participant, uint64_t index,
                          struct stn_shard_info *info);
@@ -634,7 +629,6 @@ int stn_checkpoint_shard(const stn_checkpoint *checkpoint, uint32_t participant,
  *   -ENOENT      the segment has no shard of that name
  *   -EBADF       checkpoint is not one
  *   -EOWNERDEAD  checkpoint belongs to the process that this one was forked from
- *   -EBUSY       another thread is freeing it
  */
 int stn_checkpoint_find(const stn_checkpoint *checkpoint, uint32_t participant, const char *name,
                         struct stn_shard_info *info);
@@ -671,6 +665,7 @@ int stn_checkpoint_free(stn_checkpoint *checkpoint);
  *   -ERANGE           the range leaves the shard or segment
  *   -ENOBUFS          destination is too small for it
  *   -ENOMEM           memory for the transfer cannot be had
+ *   -EMFILE           the process has too many descriptors
  *   -EBADF            engine is not an open engine
  *   -EOWNERDEAD       engine belongs to the process that this one was forked from
  *   -EBUSY            another thread is closing the engine
@@ -694,7 +689,7 @@ int64_t stn_restore(stn_engine *engine, const struct stn_restore_opts *opts, voi
  *   -EINVAL             size, flags, reserved, entries or memory_bytes makes no sense
  *   -E2BIG              opts has something set that this library does not know
  *   -ENOMEM             memory_bytes cannot be had, in huge pages where these are required
- *   -EMFILE             the process has 1024 rings
+ *   -EMFILE             the process has 1024 rings, or too many descriptors
  *   -EBADF              engine is not an open engine
  *   -EOWNERDEAD         engine belongs to the process that this one was forked from
  *   -EBUSY              another thread is closing the engine
