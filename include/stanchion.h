@@ -123,11 +123,13 @@ struct stn_sqe {
  *   -ERANGE            the range leaves the buffer or the segment, or overflows
  *   -EEXIST            a chunk of the range was written already
  *   -EIO               a drive failed the command; detail has its NVMe status, if there is one. In its
- *                      place another errno may say how the operating system failed the command
+ *                      place another errno may say how the operating system failed the command.
+ *                      After a commit it is not known whether the checkpoint is durable, until the
+ *                      pool is opened again
  *   -ECANCELED         the checkpoint was given up by another participant
  *   -STN_E_DAMAGED     what was read is not what was written; aux is the segment offset
- *   -STN_E_POISONED    a commit's flush or root write failed: whether it is durable is not known
- *                      until the pool is opened again
+ *   -STN_E_POISONED    a commit after the flush or root write of another one failed: the pool
+ *                      refuses writes until it is opened again
  *   -STN_E_REMOVED     the drive is gone
  *   -STN_E_SHORT       the drive, or the file that stands for it, is shorter than it was
  *   -STN_E_INCOMPLETE  a commit before all of the segment was written; aux counts the missing
@@ -381,10 +383,9 @@ int stn_set_log(stn_log_fn *callback, void *context, uint32_t level);
  *                        sense, or the drives are too small for a pool
  *   -E2BIG               opts has something set that this library does not know
  *   -ENODEV              a drive does not exist
- *   -EBUSY               a drive belongs to a pool that is open
+ *   -EBUSY               a drive is named twice, or a process has its pool open
  *   -EIO                 a drive failed a command; another errno may say how
  *   -STN_E_REFUSED       a drive is in use, or holds something and STN_FORMAT_FORCE is not set
- *   -STN_E_DRIVES        a drive is named twice
  *   -STN_E_ENVIRONMENT   the machine is not set up for it; stn_last_error() says what to do
  */
 int stn_format(const struct stn_format_opts *opts);
@@ -404,7 +405,8 @@ int stn_format(const struct stn_format_opts *opts);
  *                        makes no sense
  *   -E2BIG               opts has something set that this library does not know
  *   -ENODEV              a drive does not exist
- *   -EBUSY               another process, or this one, has the pool open for writing
+ *   -EBUSY               another process, or this one, has the pool open for writing, or a drive is
+ *                        named twice
  *   -EMFILE              the process has 64 engines open
  *   -EIO                 a drive failed a command; another errno may say how
  *   -STN_E_DAMAGED       what makes the drives a pool is damaged on all of them
@@ -874,7 +876,7 @@ int stn_mem_unregister(stn_ring *ring, uint32_t key);
  *   -EINVAL           size, flags, name, participants, participant, len_bytes, shard_size or a shard
  *                     makes no sense, or does not fit what other participants declared
  *   -E2BIG            opts or a shard has something set that this library does not know
- *   -EEXIST           the checkpoint is committed already
+ *   -EEXIST           the checkpoint is committed already, or this participant has joined it
  *   -ENOSPC           the pool has no room for it
  *   -EROFS            the pool was opened for reading only
  *   -EMFILE           the ring has 1024 segments open, or the pool as many checkpoints as it can hold

@@ -384,7 +384,7 @@ static void options_of_begin(void)
     ERR(E2BIG, stn_begin(ring, &later.opts, &checkpoint));
     CHECK(checkpoint == 7);
     OK(stn_begin(ring, &opts, &first));
-    ERR(EINVAL, stn_begin(ring, &opts, &checkpoint)); /* this participant is there */
+    ERR(EEXIST, stn_begin(ring, &opts, &checkpoint)); /* this participant is there */
     opts.participant = 1;
     opts.participants = 3;
     ERR(EINVAL, stn_begin(ring, &opts, &checkpoint)); /* the first one said two */

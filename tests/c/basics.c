@@ -94,13 +94,14 @@ static void facts_about_a_pool(void)
     struct stn_drive_info drive;
     struct pool pool;
     stn_engine *engine;
+    uint64_t epoch;
     uint32_t i;
     pool_make(&pool, 2);
     engine = pool_open(&pool);
     CLEAR(info);
     OK(stn_pool_info(engine, &info));
     CHECK(info.drives == pool.drive_count);
-    CHECK(info.epoch == 1);
+    epoch = info.epoch;
     CHECK(info.chunk_bytes >= 4096 && info.capacity_bytes >= info.free_bytes);
     CHECK(info.free_bytes > 16 * MIB);
     for (i = 0; i < info.drives; i++) {
@@ -114,6 +115,11 @@ static void facts_about_a_pool(void)
     engine = pool_open_read_only(&pool);
     OK(stn_pool_info(engine, &info));
     CHECK(info.free_bytes == UINT64_MAX);
+    CHECK(info.epoch == epoch);
+    OK(stn_engine_close(engine));
+    engine = pool_open(&pool);
+    OK(stn_pool_info(engine, &info));
+    CHECK(info.epoch == epoch + 1);
     OK(stn_engine_close(engine));
     pool_remove(&pool);
 }

@@ -26,19 +26,19 @@ int64_t test_ok(const char *file, int line, const char *call, int64_t result)
     return result;
 }
 
+/* Where the errors that were seen are written down; opened before a test has no descriptors left. */
+static int coverage = -1;
+
 /* One line for each error that was seen; several processes may append. */
 static void cover(const char *function, size_t length, const char *error)
 {
-    const char *path = getenv("STN_TEST_COVERAGE");
     char line[256];
-    int fd, count;
-    if (path == NULL)
+    int count;
+    if (coverage < 0)
         return;
     count = snprintf(line, sizeof(line), "%.*s -%s\n", (int)length, function, error);
-    fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
-    if (fd < 0 || write(fd, line, (size_t)count) != count)
+    if (write(coverage, line, (size_t)count) != count)
         abort();
-    close(fd);
 }
 
 void test_error(const char *file, int line, const char *call, const char *name, int error,
@@ -66,7 +66,12 @@ void test_cqe(const char *file, int line, const char *name, int error, const str
 
 int test_main(int argc, char **argv, const struct test *tests, size_t count)
 {
+    const char *path = getenv("STN_TEST_COVERAGE");
     size_t i, ran = 0;
+    if (path != NULL) {
+        coverage = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+        CHECK(coverage >= 0);
+    }
     for (i = 0; i < count; i++) {
         if (argc > 1 && strstr(tests[i].name, argv[1]) == NULL)
             continue;
@@ -96,7 +101,9 @@ static void name_drives(struct pool *pool, uint32_t drive_count)
     memset(pool, 0, sizeof(*pool));
     pool->are_files = given == NULL;
     if (given == NULL) {
-        snprintf(pool->directory, sizeof(pool->directory), "/var/tmp/stn-test-XXXXXX");
+        const char *parent = getenv("STN_TEST_DIRECTORY");
+        snprintf(pool->directory, sizeof(pool->directory), "%s/stn-test-XXXXXX",
+                 parent ? parent : "/var/tmp");
         CHECK(mkdtemp(pool->directory) != NULL);
     }
     for (i = 0; i < drive_count && i < MAX_DRIVES; i++) {

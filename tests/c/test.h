@@ -19,7 +19,7 @@
 
 /* A pool on drives of its own. */
 struct pool {
-    char directory[64];
+    char directory[256];
     char paths[MAX_DRIVES][512];
     const char *drives[MAX_DRIVES];
     uint32_t drive_count;
