@@ -14,6 +14,7 @@
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Error, IoError};
 use crate::format::{DriveEntry, Layout, Root, Zone};
+use crate::planted::{Bug, planted};
 use crate::units::DriveIndex;
 
 /// Bytes that go to the same place on every drive: whole blocks.
@@ -61,8 +62,13 @@ impl CommitFailure {
 impl CommitPlan {
     /// Carries the plan out.
     pub(crate) fn run(&self, drives: &mut dyn Drives) -> Result<(), CommitFailure> {
+        if planted(Bug::RootFirst) {
+            self.write_roots(drives, Zone::Front)?;
+        }
         self.write_metadata(drives)?;
-        self.flush(drives)?;
+        if !planted(Bug::SkipFlush) {
+            self.flush(drives)?;
+        }
         self.write_roots(drives, Zone::Front)?;
         self.write_roots(drives, Zone::Back)
     }

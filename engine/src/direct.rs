@@ -62,11 +62,23 @@ impl DirectDrives {
     /// # Errors
     /// When the memory cannot be had or a device cannot use it; [`Error::Usage`] when there are too
     /// many devices, or one accepts less than a block at a time.
-    pub fn new(mut devices: Vec<Box<dyn Device>>, pages: HugePages) -> Result<DirectDrives, Error> {
+    pub fn new(devices: Vec<Box<dyn Device>>, pages: HugePages) -> Result<DirectDrives, Error> {
+        DirectDrives::with_arena(devices, DirectDrives::arena(pages)?)
+    }
+
+    /// The memory of one set of drives.
+    pub(crate) fn arena(pages: HugePages) -> Result<Arc<Region>, Error> {
+        Ok(Arc::new(Region::new(ARENA_BYTES, pages)?))
+    }
+
+    /// As [`DirectDrives::new`], in memory that a set of drives before it has given back.
+    pub(crate) fn with_arena(
+        mut devices: Vec<Box<dyn Device>>,
+        arena: Arc<Region>,
+    ) -> Result<DirectDrives, Error> {
         if devices.len() > MAX_DRIVES {
             return Err(Error::Usage(format!("{} drives; at most {MAX_DRIVES}", devices.len())));
         }
-        let arena = Arc::new(Region::new(ARENA_BYTES, pages)?);
         for device in &mut devices {
             let facts = device.facts();
             if facts.max_transfer_bytes < BLOCK_BYTES {

@@ -43,9 +43,10 @@ impl Idle {
         Idle::new(Duration::from_micros(20), Duration::from_millis(20), Duration::from_micros(50))
     }
 
-    /// For the keeper while a checkpoint is open: it waits for commits without being woken.
+    /// For the keeper while a checkpoint is open: it waits for a commit without being woken, since
+    /// waking it would cost a reactor a system call. Its naps bound what that adds to a commit.
     pub(crate) fn keeper() -> Idle {
-        Idle::new(Duration::from_micros(5), Duration::MAX, Duration::from_micros(100))
+        Idle::new(Duration::from_micros(5), Duration::MAX, Duration::from_micros(200))
     }
 
     /// For a trainer that waits for completions.

@@ -3,6 +3,8 @@
 pub mod address;
 mod checksum;
 mod commit;
+#[cfg(any(test, feature = "crash-explorer"))]
+pub mod crash;
 pub mod device;
 pub mod direct;
 pub mod drives;
@@ -16,6 +18,7 @@ pub mod memory;
 mod metadata;
 mod name;
 mod placement;
+pub mod planted;
 mod pool;
 mod reactor;
 mod recover;

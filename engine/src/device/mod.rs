@@ -17,6 +17,8 @@ pub(crate) mod queue;
 pub(crate) mod remote;
 pub mod safety;
 pub mod sim;
+#[cfg(feature = "spdk")]
+pub mod spdk;
 mod sysfs;
 #[cfg(test)]
 mod test_tools;

@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use super::{Encoded, FormatError, MAJOR, MAX_META_OBJECT_BYTES, MINOR, MetaExtent, hash128};
 use crate::limits::BLOCK_BYTES;
+use crate::planted::{Bug, planted};
 use crate::units::{is_block_aligned, round_up};
 
 /// Bytes of the prologue.
@@ -36,6 +37,12 @@ pub(super) type Magic = [u8; 8];
 
 pub(super) fn corrupt(detail: impl Into<String>) -> FormatError {
     FormatError::Corrupt(detail.into())
+}
+
+/// Whether all bytes are zero. Most slots of a root ring are, so this is what opening a pool waits
+/// for; without an early exit in the inner loop the compiler makes vectors of it.
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(256).all(|chunk| chunk.iter().fold(0, |any, byte| any | byte) == 0)
 }
 
 /// Bytes as hexadecimal, for messages.
@@ -131,7 +138,7 @@ impl<'a> Reader<'a> {
         bytes: &'a [u8],
         offset_bytes: u64,
     ) -> Result<Self, FormatError> {
-        if !bytes.is_empty() && bytes.iter().all(|b| *b == 0) {
+        if !bytes.is_empty() && is_zero(bytes) {
             return Err(FormatError::Blank);
         }
         if bytes.len() < BLOCK_BYTES as usize || !is_block_aligned(bytes.len() as u64) {
@@ -141,7 +148,7 @@ impl<'a> Reader<'a> {
             return Err(FormatError::NotOurs);
         }
         let computed = hash128(&bytes[HASHED_FROM..]);
-        if bytes[HASH_AT..HASHED_FROM] != computed {
+        if bytes[HASH_AT..HASHED_FROM] != computed && !planted(Bug::ChecksumNotCompared) {
             return Err(corrupt(format!(
                 "hash {} is stored, {} is computed",
                 hex(&bytes[HASH_AT..HASHED_FROM]),
@@ -303,7 +310,7 @@ impl<'a> Reader<'a> {
         if !self.newer_minor && !self.left.is_empty() {
             return Err(corrupt(format!("{} bytes after the last field", self.left.len())));
         }
-        if !self.newer_minor && self.padding.iter().any(|b| *b != 0) {
+        if !self.newer_minor && !is_zero(self.padding) {
             return Err(corrupt("a byte of the padding is not zero"));
         }
         Ok(())

@@ -19,6 +19,7 @@ use crate::limits::{
     BLOCK_BYTES, CATALOGUE_SLOTS, MAX_CHECKPOINTS, MAX_CHUNK_BYTES, MAX_DRIVES, MIN_CHUNK_BYTES,
     ROOT_SLOTS,
 };
+use crate::planted::{Bug, planted};
 use crate::units::{Generation, is_block_aligned, round_down};
 
 const MIB: u64 = 1 << 20;
@@ -159,7 +160,8 @@ impl Layout {
 
     /// Where the catalogue of a generation lies on every drive.
     pub fn catalogue_offset(&self, generation: Generation) -> u64 {
-        CATALOGUE_AT + generation.0 % CATALOGUE_SLOTS * self.catalogue_slot_bytes
+        let slot = if planted(Bug::SlotReused) { 0 } else { generation.0 % CATALOGUE_SLOTS };
+        CATALOGUE_AT + slot * self.catalogue_slot_bytes
     }
 
     /// Bytes of one catalogue slot: the catalogue of `max_checkpoints` with the longest names fits.

@@ -1,9 +1,9 @@
 //! A pool: drives formatted together, opened by one owner.
 
-mod format;
+pub(crate) mod format;
 mod info;
 pub(crate) mod keeper;
-mod open;
+pub(crate) mod open;
 mod options;
 pub(crate) mod shared;
 mod threads;

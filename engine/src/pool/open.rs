@@ -33,18 +33,15 @@ pub(super) fn open(options: &PoolOptions) -> Result<Pool, Error> {
 pub(super) fn open_on(devices: Vec<Box<dyn Device>>, options: &PoolOptions) -> Result<Pool, Error> {
     let writable = options.mode == PoolMode::ReadWrite;
     let pages = metadata_pages(&devices);
-    let count = devices.len();
     let mut given = DirectDrives::new(devices, pages)?;
-    let mut labels =
-        (0..count).map(|i| recover::read_labels(&mut given, i)).collect::<Result<Vec<_>, _>>()?;
-    let order = recover::order_drives(&labels, given.facts())?;
+    let (labels, order) = identify(&mut given)?;
     let sharing = if writable { Sharing::Exclusive } else { Sharing::Shared };
     let lock = PoolLock::take(labels[0].label.pool, sharing)?;
 
     let mut drives = DirectDrives::new(in_order(given.into_devices(), &order), pages)?;
-    labels = in_order(labels, &order);
+    let labels = in_order(labels, &order);
     let mut notices = Vec::new();
-    let state = recover_state(&mut drives, labels, writable, &mut notices)?;
+    let state = recover_state(&mut drives, labels, writable, unix_ns(), &mut notices)?;
     let facts = drives.facts().to_vec();
     let (shared, threads) = start(options, drives, facts, pages, state)?;
     let open = Arc::new(Open { _threads: threads, _lock: lock });
@@ -73,11 +70,22 @@ fn in_order<T>(things: Vec<T>, order: &[usize]) -> Vec<T> {
     order.iter().filter_map(|given| things[*given].take()).collect()
 }
 
-/// From the drives to the newest whole state; for writing also repairs and commits.
-fn recover_state(
-    drives: &mut DirectDrives,
+/// Reads the labels, and says which of the drives belongs where in the pool's drive table.
+pub(crate) fn identify(drives: &mut dyn Drives) -> Result<(Vec<DriveLabels>, Vec<usize>), Error> {
+    let count = drives.facts().len();
+    let labels =
+        (0..count).map(|i| recover::read_labels(drives, i)).collect::<Result<Vec<_>, _>>()?;
+    let order = recover::order_drives(&labels, drives.facts())?;
+    Ok((labels, order))
+}
+
+/// From the drives, in the order of the pool's drive table, to the newest whole state; for writing
+/// also repairs and commits. `now_unix_ns` is the time of that commit.
+pub(crate) fn recover_state(
+    drives: &mut dyn Drives,
     labels: Vec<DriveLabels>,
     writable: bool,
+    now_unix_ns: u64,
     notices: &mut Vec<Notice>,
 ) -> Result<State, Error> {
     let label = labels[0].label.clone();
@@ -90,20 +98,23 @@ fn recover_state(
     }
     notices.extend(repair_labels(drives, &labels, writable)?);
     let roots = recover::read_roots(drives, &label)?;
+    if writable {
+        recover::unread_root(drives, &roots)?;
+    }
     let newest = recover::choose_generation(drives, &label, &roots)?;
     notices.extend(recover::repair_roots(drives, &label, &roots, writable));
     let committed = if writable {
         let mut repair = |drives: &mut dyn Drives, bad: &[BadCopy], sound: Option<&[u8]>| {
             notices.extend(repair_metadata(drives, bad, sound));
         };
-        recover::read_holdings(drives, &label, &newest.catalogue, &mut repair)
+        recover::read_holdings(drives, &label, &newest.catalogue, &mut repair)?
     } else {
         without_holdings(&newest.catalogue, label.drives.len())
     };
     tell(&newest, &roots, writable, notices);
-    let mut state = State::new(label, newest.root, newest.newest_seen, committed);
+    let mut state = State::new(label, newest.root, newest.before, newest.newest_seen, committed);
     if writable {
-        let planned = state.plan_empty(true, unix_ns())?;
+        let planned = state.plan_empty(true, now_unix_ns)?;
         planned.plan.run(drives).map_err(|failure| failure.error)?;
         state.committed(planned);
     }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use crossbeam::sync::{Parker, Unparker};
 
-use crate::checksum::ChecksumJob;
+use crate::checksum::{ChecksumJob, chunk_is_sound};
 use crate::device::Operation as DriveOperation;
 use crate::device::queue::{DriveQueue, DriveRequest};
 use crate::error::IoError;
@@ -301,7 +301,7 @@ impl Reactor {
         let chunk = transfer.first_chunk + u64::from(relative);
         if operation.kind == Kind::Write {
             transfer.segment.set_crc64(chunk, crc64);
-        } else if crc64 != transfer.segment.crc64(chunk) || !padding_is_zero {
+        } else if !chunk_is_sound(transfer.segment.crc64(chunk), crc64, padding_is_zero) {
             let aux = chunk * transfer.segment.chunk_bytes;
             operation.fail(Failure { result: codes::CHECKSUM, detail: 0, aux });
         }

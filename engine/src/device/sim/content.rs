@@ -129,10 +129,13 @@ impl Content {
                 into.copy_from_slice(&bytes[start..start + into.len()]);
             }
             Store::Sparse { newest, .. } => {
-                let blocks = offset_bytes / BLOCK_BYTES..;
-                for (block, into) in blocks.zip(into.chunks_exact_mut(BLOCK)) {
-                    let data = if stale { newest.before(block) } else { newest.data(block) };
-                    into.copy_from_slice(data);
+                // Most of a sparse drive is absent, and looked for once.
+                into.fill(0);
+                let first = offset_bytes / BLOCK_BYTES;
+                let blocks = first..first + (into.len() / BLOCK) as u64;
+                for (block, version) in newest.0.range(blocks) {
+                    let data = if stale { newest.before(*block) } else { &*version.data };
+                    into[(block - first) as usize * BLOCK..][..BLOCK].copy_from_slice(data);
                 }
             }
         }

@@ -1,0 +1,71 @@
+//! Bugs that can be planted, so that the crash explorer can be seen to find them.
+//!
+//! Without the cargo feature `planted-bugs`, [`planted`] is a constant `false` and the places that
+//! ask cost nothing. The feature is for `scripts/crash-test --planted`, never for a release.
+
+/// A bug, planted at one place in the engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Bug {
+    /// The commit does not flush the drives before it writes the root.
+    SkipFlush = 1,
+    /// The root is written before the metadata that it names.
+    RootFirst,
+    /// What a generation removed is used again at once, not one generation later.
+    ExtentFreedEarly,
+    /// Every generation's catalogue goes to the same slot.
+    SlotReused,
+    /// Neither metadata hashes nor data checksums are compared.
+    ChecksumNotCompared,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Bug; 5] = [
+        Bug::SkipFlush,
+        Bug::RootFirst,
+        Bug::ExtentFreedEarly,
+        Bug::SlotReused,
+        Bug::ChecksumNotCompared,
+    ];
+
+    /// For the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Bug::SkipFlush => "skip-flush",
+            Bug::RootFirst => "root-first",
+            Bug::ExtentFreedEarly => "extent-freed-early",
+            Bug::SlotReused => "slot-reused",
+            Bug::ChecksumNotCompared => "checksum-not-compared",
+        }
+    }
+}
+
+/// Whether this bug is planted.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) const fn planted(_: Bug) -> bool {
+    false
+}
+
+#[cfg(feature = "planted-bugs")]
+pub use with_bugs::plant;
+#[cfg(feature = "planted-bugs")]
+pub(crate) use with_bugs::planted;
+
+#[cfg(feature = "planted-bugs")]
+mod with_bugs {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    use super::Bug;
+
+    static PLANTED: AtomicU8 = AtomicU8::new(0);
+
+    /// Plants a bug in this process, in place of the one before.
+    pub fn plant(bug: Option<Bug>) {
+        PLANTED.store(bug.map_or(0, |bug| bug as u8), Ordering::SeqCst);
+    }
+
+    pub(crate) fn planted(bug: Bug) -> bool {
+        PLANTED.load(Ordering::Relaxed) == bug as u8
+    }
+}

@@ -1,0 +1,217 @@
+//! The state of an open pool: what is committed, what is being written, what is free. Pure.
+//!
+//! - Free space is derived: a data slot or metadata block is used if and only if a checkpoint of
+//!   one of the two newest generations, or an open checkpoint, names it. Nothing else is stored, so
+//!   nothing can leak or be freed twice.
+//! - What generation `g` removes is therefore reusable once `g + 1` is committed, and not earlier:
+//!   the two newest generations are never written.
+//! - The state changes when a commit is durable ([`State::committed`]), not when it is planned.
+
+mod open_checkpoint;
+mod plan;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::error::{Damage, Error};
+use crate::extent::ExtentMap;
+use crate::format::{CatalogueEntry, Label, Layout, MetaExtent, Root};
+use crate::limits::CATALOGUE_SLOTS;
+use crate::name::CheckpointName;
+use crate::units::{Generation, Location};
+pub use open_checkpoint::CheckpointSpec;
+use open_checkpoint::OpenCheckpoint;
+pub(crate) use open_checkpoint::{BeginError, Progress};
+pub(crate) use plan::Planned;
+
+/// A run of units that one checkpoint holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Run {
+    pub(crate) start: u64,
+    pub(crate) count: u64,
+}
+
+/// What a checkpoint occupies.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Holding {
+    /// By drive: data slots.
+    pub(crate) data: Vec<Vec<Run>>,
+    /// Blocks of the metadata area.
+    pub(crate) meta: Vec<Run>,
+}
+
+impl Holding {
+    pub(crate) fn new(drives: usize) -> Holding {
+        Holding { data: vec![Vec::new(); drives], meta: Vec::new() }
+    }
+
+    /// Adds a data slot; consecutive slots of a drive become one run.
+    pub(crate) fn add_location(&mut self, location: Location) {
+        let runs = &mut self.data[location.drive.as_usize()];
+        match runs.last_mut() {
+            Some(run) if run.start + run.count == location.slot => run.count += 1,
+            _ => runs.push(Run { start: location.slot, count: 1 }),
+        }
+    }
+
+    /// Adds the blocks of a metadata object, which was checked to lie in the metadata area.
+    pub(crate) fn add_meta(&mut self, layout: &Layout, extent: &MetaExtent) {
+        if let Some((start, count)) = layout.meta_blocks_of(extent) {
+            self.meta.push(Run { start, count });
+        }
+    }
+}
+
+/// A committed checkpoint.
+#[derive(Clone, Debug)]
+pub(crate) struct Committed {
+    pub(crate) entry: CatalogueEntry,
+    pub(crate) holding: Holding,
+    /// Why its metadata cannot be read on any drive, if so. It can be removed, not restored.
+    pub(crate) damage: Option<Damage>,
+}
+
+impl Committed {
+    pub(crate) fn name(&self) -> CheckpointName {
+        CheckpointName { name: self.entry.name.clone(), step: self.entry.step }
+    }
+}
+
+/// The state.
+#[derive(Debug)]
+pub(crate) struct State {
+    label: Label,
+    /// The newest root; its generation is the pool's.
+    root: Root,
+    /// The generation that it followed: its catalogue, too, must stay.
+    before: Option<Generation>,
+    /// The newest generation of which any drive had a trace; after a fallback newer than the root.
+    newest_seen: Generation,
+    /// By name and step.
+    current: BTreeMap<CheckpointName, Arc<Committed>>,
+    /// What the generation before held.
+    previous: Vec<Arc<Committed>>,
+    open: BTreeMap<u64, OpenCheckpoint>,
+    next_open: u64,
+    data: Vec<ExtentMap>,
+    meta: ExtentMap,
+    /// Set by a failed flush or root write; every later write is refused with it.
+    poison: Option<(&'static str, String)>,
+}
+
+impl State {
+    /// The state of a pool as recovery found it. The generation before counts as equal: whoever
+    /// opens a pool for writing commits first, which makes it so.
+    pub(crate) fn new(
+        label: Label,
+        root: Root,
+        before: Option<Generation>,
+        newest_seen: Generation,
+        committed: Vec<Committed>,
+    ) -> State {
+        let data =
+            label.drives.iter().map(|d| ExtentMap::new(label.layout.data_slots(d.capacity_bytes)));
+        let mut state = State {
+            data: data.collect(),
+            meta: ExtentMap::new(label.layout.meta_blocks()),
+            root,
+            before,
+            newest_seen,
+            current: committed.into_iter().map(|c| (c.name(), Arc::new(c))).collect(),
+            previous: Vec::new(),
+            open: BTreeMap::new(),
+            next_open: 1,
+            label,
+            poison: None,
+        };
+        state.derive_free_space();
+        state
+    }
+
+    pub(crate) fn label(&self) -> &Label {
+        &self.label
+    }
+
+    pub(crate) fn root(&self) -> &Root {
+        &self.root
+    }
+
+    pub(crate) fn checkpoints(&self) -> impl Iterator<Item = &Arc<Committed>> {
+        self.current.values()
+    }
+
+    /// The number of the next generation. Numbers are left out where a generation was given up and
+    /// the next one's catalogue would fall on that of one of the two newest.
+    fn next_generation(&self) -> Generation {
+        let mut next = self.newest_seen.max(self.root.generation).next();
+        let slot = |generation: Generation| generation.0 % CATALOGUE_SLOTS;
+        let newest = [Some(self.root.generation), self.before];
+        while newest.iter().flatten().any(|kept| slot(*kept) == slot(next)) {
+            next = next.next();
+        }
+        next
+    }
+
+    /// Bytes that new checkpoints may take now, over all drives, in whole chunks.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        let slots: u64 = self.data.iter().map(ExtentMap::free).sum();
+        slots * self.label.layout.chunk_bytes()
+    }
+
+    /// By drive: free data slots.
+    pub(crate) fn free_slots(&self) -> Vec<u64> {
+        self.data.iter().map(ExtentMap::free).collect()
+    }
+
+    /// Free blocks of the metadata area.
+    #[cfg(any(test, feature = "crash-explorer"))]
+    pub(crate) fn free_meta_blocks(&self) -> u64 {
+        self.meta.free()
+    }
+
+    /// Checkpoints that are being written.
+    pub(crate) fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(crate) fn find(&self, name: &CheckpointName) -> Option<&Arc<Committed>> {
+        self.current.get(name)
+    }
+
+    /// The checkpoint of that name with the largest step.
+    pub(crate) fn latest(&self, name: &str) -> Option<&Arc<Committed>> {
+        let of_name = CheckpointName { name: name.to_owned(), step: 0 }..=CheckpointName {
+            name: name.to_owned(),
+            step: u64::MAX,
+        };
+        self.current.range(of_name).next_back().map(|(_, committed)| committed)
+    }
+
+    /// Refuses every later write.
+    pub(crate) fn poison(&mut self, what: &'static str, detail: String) {
+        self.poison.get_or_insert((what, detail));
+    }
+
+    pub(crate) fn check_poison(&self) -> Result<(), Error> {
+        match &self.poison {
+            Some((what, detail)) => Err(Error::Poisoned { what, detail: detail.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Recomputes which units are used. Units named twice are counted once.
+    fn derive_free_space(&mut self) {
+        self.data.iter_mut().for_each(ExtentMap::clear);
+        self.meta.clear();
+        let committed = self.current.values().chain(&self.previous).map(|c| &c.holding);
+        for holding in committed.chain(self.open.values().map(|open| &open.holding)) {
+            for (map, runs) in self.data.iter_mut().zip(&holding.data) {
+                runs.iter().for_each(|run| map.cover(run.start, run.count));
+            }
+            holding.meta.iter().for_each(|run| self.meta.cover(run.start, run.count));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

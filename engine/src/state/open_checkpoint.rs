@@ -1,0 +1,293 @@
+//! Checkpoints that are being written: who joins, what is reserved for them, and when that is free.
+//!
+//! - A participant gets the space of its whole segment or nothing.
+//! - The space of a checkpoint that is given up stays reserved until every segment of it has ended:
+//!   until then a drive may still write there.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::{Holding, Run, State};
+use crate::error::Error;
+use crate::format::{Manifest, SegmentTable, Shard, blocks_of, segment};
+use crate::limits::{MAX_PARTICIPANTS, MAX_SEGMENT_BYTES};
+use crate::name::{CheckpointName, check_base_name};
+use crate::placement;
+use crate::units::Location;
+
+/// One participant's part of an open checkpoint.
+#[derive(Debug)]
+pub(super) struct OpenSegment {
+    pub(super) length_bytes: u64,
+    pub(super) shards: Vec<Shard>,
+    pub(super) locations: Vec<Location>,
+    /// Blocks reserved for its segment table.
+    pub(super) table: Run,
+    /// Every byte is written.
+    pub(super) whole: bool,
+    /// No write of it is under way or can begin.
+    pub(super) ended: bool,
+}
+
+/// A checkpoint that is being written.
+#[derive(Debug)]
+pub(super) struct OpenCheckpoint {
+    pub(super) id: Uuid,
+    pub(super) name: CheckpointName,
+    pub(super) segments: Vec<Option<OpenSegment>>,
+    /// Blocks reserved for its manifest.
+    pub(super) manifest: Run,
+    pub(super) holding: Holding,
+    /// It will not be committed. Its space is free once every segment has ended.
+    pub(super) doomed: bool,
+}
+
+/// What a participant declares when it joins a checkpoint.
+#[derive(Clone, Debug)]
+pub struct CheckpointSpec {
+    /// The checkpoint.
+    pub name: CheckpointName,
+    /// How many writers there are; the same for each of them.
+    pub participants: u32,
+    /// Which of them this is, from 0.
+    pub participant: u32,
+    /// The length of this participant's segment.
+    pub length_bytes: u64,
+    /// Named ranges of the segment, in ascending order.
+    pub shards: Vec<Shard>,
+}
+
+/// How far a checkpoint is after a participant said that its segment is whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    /// Others are not done.
+    Waiting,
+    /// All are: commit it.
+    Ready,
+    /// It was given up.
+    Doomed,
+}
+
+/// Why a participant could not join.
+#[derive(Debug)]
+pub(crate) enum BeginError {
+    /// There may be room after an empty commit; the error if not.
+    Reclaim {
+        no_space: Error,
+    },
+    Failed(Error),
+}
+
+impl State {
+    /// Lets a participant join a checkpoint, making the checkpoint if it is the first. Reserves the
+    /// space of its segment, or reserves nothing. The result is the number of the open checkpoint.
+    pub(crate) fn begin(&mut self, spec: &CheckpointSpec, id: Uuid) -> Result<u64, BeginError> {
+        self.check_poison().map_err(BeginError::Failed)?;
+        check_spec(spec).map_err(BeginError::Failed)?;
+        self.check_known().map_err(BeginError::Failed)?;
+        if self.current.contains_key(&spec.name) {
+            return Err(BeginError::Failed(Error::CheckpointExists(spec.name.to_string())));
+        }
+        let joined = self.open.iter().find(|(_, open)| open.name == spec.name).map(|(n, _)| *n);
+        if let Some(number) = joined {
+            let open = &self.open[&number];
+            check_join(open, spec).map_err(BeginError::Failed)?;
+        } else if self.current.len() + self.open.len() >= self.label.layout.max_checkpoints() {
+            return Err(BeginError::Failed(Error::TooMany {
+                what: "checkpoints in the pool",
+                limit: self.label.layout.max_checkpoints() as u64,
+            }));
+        }
+        let Some(reserved) = self.reserve(spec, joined.is_none()) else {
+            // Units of the generation before become free when one more generation is committed.
+            let reclaimable = self
+                .previous
+                .iter()
+                .any(|old| !self.current.get(&old.name()).is_some_and(|new| Arc::ptr_eq(old, new)));
+            let no_space = self.no_space(spec.length_bytes);
+            return Err(if reclaimable {
+                BeginError::Reclaim { no_space }
+            } else {
+                BeginError::Failed(no_space)
+            });
+        };
+        let number = joined.unwrap_or_else(|| {
+            let number = self.next_open;
+            self.next_open += 1;
+            let segments = (0..spec.participants).map(|_| None).collect();
+            let holding = Holding::new(self.label.drives.len());
+            let manifest = reserved.manifest.unwrap_or(Run { start: 0, count: 0 });
+            let name = spec.name.clone();
+            let open = OpenCheckpoint { id, name, segments, manifest, holding, doomed: false };
+            self.open.insert(number, open);
+            number
+        });
+        if let Some(open) = self.open.get_mut(&number) {
+            reserved.locations.iter().for_each(|location| open.holding.add_location(*location));
+            open.holding.meta.extend(reserved.manifest);
+            open.holding.meta.push(reserved.table);
+            open.segments[spec.participant as usize] = Some(OpenSegment {
+                length_bytes: spec.length_bytes,
+                shards: spec.shards.clone(),
+                locations: reserved.locations,
+                table: reserved.table,
+                whole: false,
+                ended: false,
+            });
+        }
+        Ok(number)
+    }
+
+    /// What a checkpoint occupies is unknown while its metadata can be read on no drive: its chunks
+    /// look like free space, and may be all that is left of it.
+    fn check_known(&self) -> Result<(), Error> {
+        let damage = self.current.values().chain(&self.previous).find_map(|c| c.damage.clone());
+        let Some(mut damage) = damage else { return Ok(()) };
+        damage.detail.push_str(
+            "; nothing is saved while its data cannot be told from free space: remove it first",
+        );
+        Err(damage.into())
+    }
+
+    fn no_space(&self, needed_bytes: u64) -> Error {
+        let free_bytes = self.free_bytes();
+        if needed_bytes <= free_bytes {
+            Error::NoMetadataSpace
+        } else {
+            Error::NoSpace { needed_bytes, free_bytes }
+        }
+    }
+
+    /// Takes units from the maps, all or none.
+    fn reserve(&mut self, spec: &CheckpointSpec, first: bool) -> Option<Reserved> {
+        let drives = self.label.drives.len();
+        let chunk_bytes = self.label.layout.chunk_bytes();
+        let chunks = spec.length_bytes.div_ceil(chunk_bytes);
+        let table_bytes = SegmentTable::encoded_bytes(spec.length_bytes, chunk_bytes, &spec.shards);
+        let table_blocks = blocks_of(table_bytes);
+        let manifest_bytes = Manifest::encoded_bytes(&spec.name.name, spec.participants);
+        let manifest_blocks = blocks_of(manifest_bytes);
+        let share = placement::shares(chunks, &self.free_slots(), spec.participant as usize)?;
+        let table = Run { start: self.meta.allocate_run(table_blocks)?, count: table_blocks };
+        let manifest = match first.then(|| self.meta.allocate_run(manifest_blocks)) {
+            None => None,
+            Some(Some(start)) => Some(Run { start, count: manifest_blocks }),
+            Some(None) => {
+                self.derive_free_space();
+                return None;
+            }
+        };
+        let mut slots = vec![Vec::new(); drives];
+        for (drive, count) in share.iter().enumerate() {
+            // `shares` looked at the free counts, so this cannot fail.
+            if !self.data[drive].allocate_many(*count, &mut slots[drive]) {
+                self.derive_free_space();
+                return None;
+            }
+        }
+        let locations = placement::interleave(&slots, spec.participant as usize);
+        Some(Reserved { locations, table, manifest })
+    }
+
+    /// Where the chunks of a participant's segment lie.
+    pub(crate) fn locations(&self, open: u64, participant: u32) -> Option<&[Location]> {
+        let segment = self.open.get(&open)?.segments.get(participant as usize)?.as_ref()?;
+        Some(&segment.locations)
+    }
+
+    /// A participant says that its segment is whole, and that it writes no more.
+    pub(crate) fn set_whole(&mut self, number: u64, participant: u32) -> Progress {
+        let Some(open) = self.open.get_mut(&number) else { return Progress::Doomed };
+        if let Some(Some(segment)) = open.segments.get_mut(participant as usize) {
+            (segment.whole, segment.ended) = (true, true);
+        }
+        if open.doomed {
+            self.free_if_ended(number);
+            return Progress::Doomed;
+        }
+        if open.segments.iter().all(|s| s.as_ref().is_some_and(|segment| segment.whole)) {
+            return Progress::Ready;
+        }
+        Progress::Waiting
+    }
+
+    /// The checkpoint will not be committed. Its space stays reserved while a segment of it may
+    /// still be written.
+    pub(crate) fn doom(&mut self, number: u64) {
+        if let Some(open) = self.open.get_mut(&number) {
+            open.doomed = true;
+        }
+        self.free_if_ended(number);
+    }
+
+    /// No write of this segment is under way or can begin.
+    pub(crate) fn end_segment(&mut self, number: u64, participant: u32) {
+        if let Some(open) = self.open.get_mut(&number)
+            && let Some(Some(segment)) = open.segments.get_mut(participant as usize)
+        {
+            segment.ended = true;
+        }
+        self.free_if_ended(number);
+    }
+
+    fn free_if_ended(&mut self, number: u64) {
+        let over = self.open.get(&number).is_some_and(|open| {
+            open.doomed && open.segments.iter().flatten().all(|segment| segment.ended)
+        });
+        if over {
+            self.open.remove(&number);
+            self.derive_free_space();
+        }
+    }
+}
+
+struct Reserved {
+    locations: Vec<Location>,
+    table: Run,
+    manifest: Option<Run>,
+}
+
+/// Checks what a participant declares.
+fn check_spec(spec: &CheckpointSpec) -> Result<(), Error> {
+    let usage = |text: String| Err(Error::Usage(format!("{}: {text}", spec.name)));
+    check_base_name(&spec.name.name)?;
+    if spec.participants == 0 || spec.participants > MAX_PARTICIPANTS {
+        return usage(format!("a checkpoint has 1 to {MAX_PARTICIPANTS} participants"));
+    }
+    if spec.participant >= spec.participants {
+        return usage(format!(
+            "participant {} of {}: they are numbered from 0",
+            spec.participant, spec.participants
+        ));
+    }
+    if spec.length_bytes > MAX_SEGMENT_BYTES {
+        return usage(format!("a segment has at most {MAX_SEGMENT_BYTES} bytes"));
+    }
+    segment::check_shards(&spec.shards, spec.length_bytes)
+        .map_err(|why| Error::Usage(format!("{}: {why}", spec.name)))
+}
+
+fn check_join(open: &OpenCheckpoint, spec: &CheckpointSpec) -> Result<(), Error> {
+    if open.doomed {
+        return Err(Error::Busy {
+            what: format!("checkpoint {}", spec.name),
+            owner: "a save that is being given up".into(),
+        });
+    }
+    if open.segments.len() != spec.participants as usize {
+        return Err(Error::Usage(format!(
+            "{}: begun with {} participants, not {}",
+            spec.name,
+            open.segments.len(),
+            spec.participants
+        )));
+    }
+    if open.segments[spec.participant as usize].is_some() {
+        return Err(Error::CheckpointExists(format!(
+            "{} (participant {} is being written)",
+            spec.name, spec.participant
+        )));
+    }
+    Ok(())
+}

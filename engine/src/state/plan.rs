@@ -1,0 +1,169 @@
+//! Planning a generation: what is written, from the state and what is whole.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::open_checkpoint::OpenCheckpoint;
+use super::{Committed, State};
+use crate::commit::{CommitPlan, MetaWrite};
+use crate::error::Error;
+use crate::format::{
+    Catalogue, CatalogueEntry, ChunkRecord, Manifest, Root, SegmentRef, SegmentTable,
+};
+use crate::name::CheckpointName;
+use crate::planted::{Bug, planted};
+use crate::units::Generation;
+
+/// A commit that is planned and not yet durable.
+pub(crate) struct Planned {
+    pub(crate) plan: CommitPlan,
+    current: BTreeMap<CheckpointName, Arc<Committed>>,
+    consumed: Vec<u64>,
+}
+
+impl State {
+    /// Plans the commit of open checkpoints whose segments are whole. `crc64` gives the checksum of
+    /// each chunk of (open checkpoint, participant).
+    pub(crate) fn plan_commit(
+        &self,
+        ready: &[u64],
+        crc64: &dyn Fn(u64, u32) -> Vec<u64>,
+        now_unix_ns: u64,
+    ) -> Result<Planned, Error> {
+        self.check_poison()?;
+        let mut added = Vec::new();
+        let mut metadata = Vec::new();
+        for number in ready {
+            let Some(open) = self.open.get(number) else { continue };
+            added.push(Arc::new(self.describe(*number, open, crc64, now_unix_ns, &mut metadata)));
+        }
+        let mut current = self.current.clone();
+        current.extend(added.into_iter().map(|committed| (committed.name(), committed)));
+        Ok(self.plan(current, metadata, now_unix_ns, ready.to_vec()))
+    }
+
+    /// Plans the removal of a checkpoint.
+    pub(crate) fn plan_remove(&self, name: &CheckpointName, now: u64) -> Result<Planned, Error> {
+        self.check_poison()?;
+        let mut current = self.current.clone();
+        current.remove(name).ok_or_else(|| Error::NoSuchCheckpoint(name.to_string()))?;
+        Ok(self.plan(current, Vec::new(), now, Vec::new()))
+    }
+
+    /// Plans a generation with nothing new in it: makes what the one before removed reusable, and
+    /// stamps a new open epoch when `new_epoch`.
+    pub(crate) fn plan_empty(&self, new_epoch: bool, now: u64) -> Result<Planned, Error> {
+        self.check_poison()?;
+        let mut planned = self.plan(self.current.clone(), Vec::new(), now, Vec::new());
+        if new_epoch {
+            planned.plan.root.epoch = self.root.epoch + 1;
+        }
+        Ok(planned)
+    }
+
+    /// Encodes the tables and the manifest of an open checkpoint.
+    fn describe(
+        &self,
+        number: u64,
+        open: &OpenCheckpoint,
+        crc64: &dyn Fn(u64, u32) -> Vec<u64>,
+        now_unix_ns: u64,
+        metadata: &mut Vec<MetaWrite>,
+    ) -> Committed {
+        let layout = &self.label.layout;
+        let mut bytes = 0;
+        let mut segments = Vec::with_capacity(open.segments.len());
+        for (participant, segment) in open.segments.iter().enumerate() {
+            let Some(segment) = segment else { continue };
+            let sums = crc64(number, participant as u32);
+            let records = segment.locations.iter().zip(sums);
+            let table = SegmentTable {
+                pool: self.label.pool,
+                checkpoint: open.id,
+                participant: participant as u32,
+                length_bytes: segment.length_bytes,
+                chunk_bytes: layout.chunk_bytes(),
+                shards: segment.shards.clone(),
+                chunks: records
+                    .map(|(location, crc64)| ChunkRecord { crc64, location: *location })
+                    .collect(),
+            };
+            let offset_bytes = layout.meta_block_offset(segment.table.start);
+            let encoded = table.encode(offset_bytes);
+            metadata.push(MetaWrite { offset_bytes, bytes: encoded.bytes });
+            bytes += segment.length_bytes;
+            let length_bytes = segment.length_bytes;
+            segments.push(SegmentRef { length_bytes, table: encoded.extent });
+        }
+        let participants = segments.len() as u32;
+        let manifest = Manifest {
+            pool: self.label.pool,
+            checkpoint: open.id,
+            name: open.name.name.clone(),
+            step: open.name.step,
+            segments,
+        };
+        let offset_bytes = layout.meta_block_offset(open.manifest.start);
+        let encoded = manifest.encode(offset_bytes);
+        metadata.push(MetaWrite { offset_bytes, bytes: encoded.bytes });
+        let entry = CatalogueEntry {
+            id: open.id,
+            name: open.name.name.clone(),
+            step: open.name.step,
+            bytes,
+            participants,
+            committed_unix_ns: now_unix_ns,
+            generation: self.next_generation(),
+            manifest: encoded.extent,
+        };
+        Committed { entry, holding: open.holding.clone(), damage: None }
+    }
+
+    fn plan(
+        &self,
+        current: BTreeMap<CheckpointName, Arc<Committed>>,
+        mut metadata: Vec<MetaWrite>,
+        now_unix_ns: u64,
+        consumed: Vec<u64>,
+    ) -> Planned {
+        let generation = self.next_generation();
+        let catalogue = Catalogue {
+            pool: self.label.pool,
+            generation,
+            entries: current.values().map(|committed| committed.entry.clone()).collect(),
+        };
+        let offset_bytes = self.label.layout.catalogue_offset(generation);
+        let encoded = catalogue.encode(offset_bytes);
+        metadata.push(MetaWrite { offset_bytes, bytes: encoded.bytes });
+        let root = Root {
+            pool: self.label.pool,
+            generation,
+            epoch: self.root.epoch,
+            parent: self.root.id(),
+            catalogue: encoded.extent,
+            committed_unix_ns: now_unix_ns,
+        };
+        let drives = self.label.drives.clone();
+        let layout = self.label.layout.clone();
+        Planned { plan: CommitPlan { root, metadata, drives, layout }, current, consumed }
+    }
+
+    /// The planned generation is durable on every drive: it is the pool's state now.
+    pub(crate) fn committed(&mut self, planned: Planned) -> Generation {
+        assert_eq!(planned.plan.root.generation, self.next_generation(), "one commit at a time");
+        for number in &planned.consumed {
+            self.open.remove(number);
+        }
+        let before = std::mem::replace(&mut self.current, planned.current);
+        self.previous = before.into_values().collect();
+        self.before = Some(self.root.generation);
+        self.root = planned.plan.root;
+        self.newest_seen = self.root.generation;
+        if planted(Bug::ExtentFreedEarly) {
+            self.previous.clear();
+        }
+        // Two generations ago nobody looks any more: what only that one named is free.
+        self.derive_free_space();
+        self.root.generation
+    }
+}
