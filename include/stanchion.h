@@ -383,9 +383,10 @@ int stn_set_log(stn_log_fn *callback, void *context, uint32_t level);
  *                        sense, or the drives are too small for a pool
  *   -E2BIG               opts has something set that this library does not know
  *   -ENODEV              a drive does not exist
- *   -EBUSY               a drive is named twice, or a process has its pool open
+ *   -EBUSY               a process has the drive's pool open
  *   -EIO                 a drive failed a command; another errno may say how
  *   -STN_E_REFUSED       a drive is in use, or holds something and STN_FORMAT_FORCE is not set
+ *   -STN_E_DRIVES        a drive is named twice
  *   -STN_E_ENVIRONMENT   the machine is not set up for it; stn_last_error() says what to do
  */
 int stn_format(const struct stn_format_opts *opts);
@@ -405,8 +406,7 @@ int stn_format(const struct stn_format_opts *opts);
  *                        makes no sense
  *   -E2BIG               opts has something set that this library does not know
  *   -ENODEV              a drive does not exist
- *   -EBUSY               another process, or this one, has the pool open for writing, or a drive is
- *                        named twice
+ *   -EBUSY               another process, or this one, has the pool open
  *   -EMFILE              the process has 64 engines open
  *   -EIO                 a drive failed a command; another errno may say how
  *   -STN_E_DAMAGED       what makes the drives a pool is damaged on all of them

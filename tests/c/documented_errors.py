@@ -7,6 +7,7 @@ cannot provoke, each with the file and the text of the test that does. Also told
 header does not document, and exceptions that are none.
 """
 
+import errno
 import pathlib
 import re
 import sys
@@ -23,12 +24,20 @@ def documented(header):
     return pairs
 
 
+def name_of(number, header):
+    """The name of a negated error number."""
+    ours = {int(value): name for name, value in re.findall(r"#define (STN_E_\w+) (\d+)", header)}
+    return "-" + (errno.errorcode.get(-number) or ours[-number])
+
+
 def main():
     if len(sys.argv) != 4:
         sys.exit(__doc__)
     header, coverage, exceptions = (pathlib.Path(path) for path in sys.argv[1:])
-    promised = documented(header.read_text(encoding="utf-8"))
-    seen = {tuple(line.split()) for line in coverage.read_text(encoding="utf-8").splitlines()}
+    text = header.read_text(encoding="utf-8")
+    promised = documented(text)
+    lines = {tuple(line.split()) for line in coverage.read_text(encoding="utf-8").splitlines()}
+    seen = {(function, name_of(int(number), text)) for function, number in lines}
     excused, wrong = set(), []
     for line in exceptions.read_text(encoding="utf-8").splitlines():
         if line.strip() and not line.startswith("#"):

@@ -52,12 +52,12 @@ static void drives_that_are_not_those_of_one_pool(void)
     CHECK(run("cp %s %s", one.paths[0], two.paths[0]) == 0);
     OPEN_ERR(STN_E_DRIVES, mixed, 2); /* twice the same drive */
     mixed[1] = mixed[0];
-    OPEN_ERR(EBUSY, mixed, 2); /* named twice */
+    OPEN_ERR(STN_E_DRIVES, mixed, 2); /* named twice */
     CLEAR(opts);
     opts.drives = mixed;
     opts.drive_count = 2;
     opts.flags = STN_FORMAT_FORCE;
-    ERR(EBUSY, stn_format(&opts));
+    ERR(STN_E_DRIVES, stn_format(&opts));
     pool_remove(&one);
     pool_remove(&two);
 }

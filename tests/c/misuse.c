@@ -5,6 +5,7 @@
 #include "test.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -297,6 +298,31 @@ static void a_forked_childs_handles(void)
     CHECK(OK(stn_list_count(a.list)) == 1);
     save(a.ring, "a@2", 100000);
     end(&pool, &a);
+}
+
+/* A data loader that was forked, say, and lives on. */
+static void a_forked_child_does_not_keep_the_pool(void)
+{
+    struct arguments a;
+    struct pool pool;
+    stn_engine *engine;
+    pid_t child;
+    make(&pool, &a);
+    fflush(stdout);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    OK(stn_list_free(a.list));
+    OK(stn_checkpoint_free(a.checkpoint));
+    OK(stn_ring_destroy(a.ring));
+    OK(stn_engine_close(a.engine));
+    engine = pool_open(&pool);
+    OK(stn_engine_close(engine));
+    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+    pool_remove(&pool);
 }
 
 static void an_engine_with_rings_stays_open(void)
@@ -759,6 +785,7 @@ static const struct test tests[] = {
     {"closed_handles", closed_handles},
     {"garbage_handles", garbage_handles},
     {"a_forked_childs_handles", a_forked_childs_handles},
+    {"a_forked_child_does_not_keep_the_pool", a_forked_child_does_not_keep_the_pool},
     {"an_engine_with_rings_stays_open", an_engine_with_rings_stays_open},
     {"a_buffer_in_flight_is_kept", a_buffer_in_flight_is_kept},
     {"a_ring_has_one_thread_at_a_time", a_ring_has_one_thread_at_a_time},

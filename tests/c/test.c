@@ -30,13 +30,13 @@ int64_t test_ok(const char *file, int line, const char *call, int64_t result)
 static int coverage = -1;
 
 /* One line for each error that was seen; several processes may append. */
-static void cover(const char *function, size_t length, const char *error)
+static void cover(const char *function, size_t length, int error)
 {
     char line[256];
     int count;
     if (coverage < 0)
         return;
-    count = snprintf(line, sizeof(line), "%.*s -%s\n", (int)length, function, error);
+    count = snprintf(line, sizeof(line), "%.*s %d\n", (int)length, function, -error);
     if (write(coverage, line, (size_t)count) != count)
         abort();
 }
@@ -50,7 +50,7 @@ void test_error(const char *file, int line, const char *call, const char *name, 
                  stn_strerror((int)result), name);
         test_fail(file, line, text);
     }
-    cover(call, strcspn(call, "("), name);
+    cover(call, strcspn(call, "("), error);
 }
 
 void test_cqe(const char *file, int line, const char *name, int error, const struct stn_cqe *cqe)
@@ -61,7 +61,7 @@ void test_cqe(const char *file, int line, const char *name, int error, const str
                  (long long)cqe->result, stn_strerror((int)cqe->result), name);
         test_fail(file, line, text);
     }
-    cover("stn_cqe", 7, name);
+    cover("stn_cqe", 7, error);
 }
 
 int test_main(int argc, char **argv, const struct test *tests, size_t count)
