@@ -123,11 +123,13 @@ struct stn_sqe {
  *   -ERANGE            the range leaves the buffer or the segment, or overflows
  *   -EEXIST            a chunk of the range was written already
  *   -EIO               a drive failed the command; detail has its NVMe status, if there is one. In its
- *                      place another errno may say how the operating system failed the command
+ *                      place another errno may say how the operating system failed the command.
+ *                      After a commit it is not known whether the checkpoint is durable, until the
+ *                      pool is opened again
  *   -ECANCELED         the checkpoint was given up by another participant
  *   -STN_E_DAMAGED     what was read is not what was written; aux is the segment offset
- *   -STN_E_POISONED    a commit's flush or root write failed: whether it is durable is not known
- *                      until the pool is opened again
+ *   -STN_E_POISONED    a commit after the flush or root write of another one failed: the pool
+ *                      refuses writes until it is opened again
  *   -STN_E_REMOVED     the drive is gone
  *   -STN_E_SHORT       the drive, or the file that stands for it, is shorter than it was
  *   -STN_E_INCOMPLETE  a commit before all of the segment was written; aux counts the missing
@@ -381,7 +383,7 @@ int stn_set_log(stn_log_fn *callback, void *context, uint32_t level);
  *                        sense, or the drives are too small for a pool
  *   -E2BIG               opts has something set that this library does not know
  *   -ENODEV              a drive does not exist
- *   -EBUSY               a drive belongs to a pool that is open
+ *   -EBUSY               a process has the drive's pool open
  *   -EIO                 a drive failed a command; another errno may say how
  *   -STN_E_REFUSED       a drive is in use, or holds something and STN_FORMAT_FORCE is not set
  *   -STN_E_DRIVES        a drive is named twice
@@ -404,7 +406,7 @@ int stn_format(const struct stn_format_opts *opts);
  *                        makes no sense
  *   -E2BIG               opts has something set that this library does not know
  *   -ENODEV              a drive does not exist
- *   -EBUSY               another process, or this one, has the pool open for writing
+ *   -EBUSY               another process, or this one, has the pool open
  *   -EMFILE              the process has 64 engines open
  *   -EIO                 a drive failed a command; another errno may say how
  *   -STN_E_DAMAGED       what makes the drives a pool is damaged on all of them
@@ -484,7 +486,6 @@ int stn_list_create(stn_engine *engine, stn_list **list);
  *   -EFAULT      list is NULL
  *   -EBADF       list is not a list
  *   -EOWNERDEAD  list belongs to the process that this one was forked from
- *   -EBUSY       another thread is freeing it
  */
 int64_t stn_list_count(const stn_list *list);
 
@@ -501,7 +502,6 @@ int64_t stn_list_count(const stn_list *list);
  *   -ERANGE      index is not below the number of checkpoints
  *   -EBADF       list is not a list
  *   -EOWNERDEAD  list belongs to the process that this one was forked from
- *   -EBUSY       another thread is freeing it
  */
 int stn_list_get(const stn_list *list, uint64_t index, struct stn_checkpoint_info *info);
 
@@ -584,7 +584,6 @@ int stn_checkpoint_show(stn_engine *engine, const char *name, stn_checkpoint **c
  *   -EINVAL      info's size makes no sense
  *   -EBADF       checkpoint is not one
  *   -EOWNERDEAD  checkpoint belongs to the process that this one was forked from
- *   -EBUSY       another thread is freeing it
  */
 int stn_checkpoint_get(const stn_checkpoint *checkpoint, struct stn_checkpoint_info *info);
 
@@ -599,7 +598,6 @@ int stn_checkpoint_get(const stn_checkpoint *checkpoint, struct stn_checkpoint_i
  *   -ERANGE      participant is not below the number of participants
  *   -EBADF       checkpoint is not one
  *   -EOWNERDEAD  checkpoint belongs to the process that this one was forked from
- *   -EBUSY       another thread is freeing it
  */
 int stn_checkpoint_segment(const stn_checkpoint *checkpoint, uint32_t participant,
                            struct stn_segment_info *info);
@@ -616,7 +614,6 @@ int stn_checkpoint_segment(const stn_checkpoint *checkpoint, uint32_t participan
  *   -ERANGE      participant or index is not below its number
  *   -EBADF       checkpoint is not one
  *   -EOWNERDEAD  checkpoint belongs to the process that this one was forked from
- *   -EBUSY       another thread is freeing it
  */
 int stn_checkpoint_shard(const stn_checkpoint *checkpoint, uint32_t participant, uint64_t index,
                          struct stn_shard_info *info);
@@ -634,7 +631,6 @@ int stn_checkpoint_shard(const stn_checkpoint *checkpoint, uint32_t participant,
  *   -ENOENT      the segment has no shard of that name
  *   -EBADF       checkpoint is not one
  *   -EOWNERDEAD  checkpoint belongs to the process that this one was forked from
- *   -EBUSY       another thread is freeing it
  */
 int stn_checkpoint_find(const stn_checkpoint *checkpoint, uint32_t participant, const char *name,
                         struct stn_shard_info *info);
@@ -671,6 +667,7 @@ int stn_checkpoint_free(stn_checkpoint *checkpoint);
  *   -ERANGE           the range leaves the shard or segment
  *   -ENOBUFS          destination is too small for it
  *   -ENOMEM           memory for the transfer cannot be had
+ *   -EMFILE           the process has too many descriptors
  *   -EBADF            engine is not an open engine
  *   -EOWNERDEAD       engine belongs to the process that this one was forked from
  *   -EBUSY            another thread is closing the engine
@@ -694,7 +691,7 @@ int64_t stn_restore(stn_engine *engine, const struct stn_restore_opts *opts, voi
  *   -EINVAL             size, flags, reserved, entries or memory_bytes makes no sense
  *   -E2BIG              opts has something set that this library does not know
  *   -ENOMEM             memory_bytes cannot be had, in huge pages where these are required
- *   -EMFILE             the process has 1024 rings
+ *   -EMFILE             the process has 1024 rings, or too many descriptors
  *   -EBADF              engine is not an open engine
  *   -EOWNERDEAD         engine belongs to the process that this one was forked from
  *   -EBUSY              another thread is closing the engine
@@ -879,7 +876,7 @@ int stn_mem_unregister(stn_ring *ring, uint32_t key);
  *   -EINVAL           size, flags, name, participants, participant, len_bytes, shard_size or a shard
  *                     makes no sense, or does not fit what other participants declared
  *   -E2BIG            opts or a shard has something set that this library does not know
- *   -EEXIST           the checkpoint is committed already
+ *   -EEXIST           the checkpoint is committed already, or this participant has joined it
  *   -ENOSPC           the pool has no room for it
  *   -EROFS            the pool was opened for reading only
  *   -EMFILE           the ring has 1024 segments open, or the pool as many checkpoints as it can hold

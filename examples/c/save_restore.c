@@ -37,6 +37,7 @@ static void format(const char *const *drives, uint32_t drive_count)
     opts.size = sizeof(opts);
     opts.drives = drives;
     opts.drive_count = drive_count;
+    opts.flags = STN_FORMAT_FORCE;
     opts.create_bytes = 64 * (uint64_t)MIB;
     check(stn_format(&opts), "format");
 }
@@ -92,7 +93,7 @@ static void save(stn_ring *ring, const char *name)
 
     /* Memory that the drives read directly: a trainer has its tensors copied here by the GPU. */
     check(stn_buf_alloc(ring, SEGMENT_BYTES, &memory, &key), "alloc");
-    bytes = memory;
+    bytes = (unsigned char *)memory;
     for (i = 0; i < SEGMENT_BYTES; i++)
         bytes[i] = (unsigned char)(i * 7 + i / 256);
 
@@ -125,7 +126,7 @@ static void restore(stn_engine *engine, const char *name, const char *shard, uin
                     uint64_t len_bytes)
 {
     struct stn_restore_opts opts;
-    unsigned char *bytes = malloc(len_bytes);
+    unsigned char *bytes = (unsigned char *)malloc(len_bytes);
     uint64_t i;
     int64_t got;
 

@@ -104,6 +104,11 @@ pub(crate) unsafe fn checkpoint_name(name: *const c_char) -> Result<CheckpointNa
     Ok(unsafe { ffi::text(name, "name")? }.parse::<CheckpointName>()?)
 }
 
+/// The description of a handle. Whoever has it alone frees it.
+fn checkpoint_of(handle: u64) -> Result<Shared<Checkpoint>, Failure> {
+    CHECKPOINT_TABLE.shared(handle).map_err(|failure| failure.instead(libc::EBUSY, libc::EBADF))
+}
+
 /// See `stanchion.h`.
 ///
 /// # Safety
@@ -146,7 +151,7 @@ pub unsafe extern "C" fn stn_checkpoint_get(
     info: *mut stn_checkpoint_info,
 ) -> c_int {
     call(|| {
-        let held = CHECKPOINT_TABLE.shared(checkpoint)?;
+        let held = checkpoint_of(checkpoint)?;
         // SAFETY: the caller's promise, checked.
         unsafe {
             ffi::check_info(info, "info")?;
@@ -175,7 +180,7 @@ pub unsafe extern "C" fn stn_checkpoint_segment(
     info: *mut stn_segment_info,
 ) -> c_int {
     call(|| {
-        let held = CHECKPOINT_TABLE.shared(checkpoint)?;
+        let held = checkpoint_of(checkpoint)?;
         // SAFETY: the caller's promise.
         unsafe { ffi::check_info(info, "info")? };
         let segment = segment(&held, participant)?;
@@ -223,7 +228,7 @@ pub unsafe extern "C" fn stn_checkpoint_shard(
     info: *mut stn_shard_info,
 ) -> c_int {
     call(|| {
-        let held = CHECKPOINT_TABLE.shared(checkpoint)?;
+        let held = checkpoint_of(checkpoint)?;
         // SAFETY: the caller's promise.
         unsafe { ffi::check_info(info, "info")? };
         let count = segment(&held, participant)?.shards.len();
@@ -250,7 +255,7 @@ pub unsafe extern "C" fn stn_checkpoint_find(
     info: *mut stn_shard_info,
 ) -> c_int {
     call(|| {
-        let held = CHECKPOINT_TABLE.shared(checkpoint)?;
+        let held = checkpoint_of(checkpoint)?;
         // SAFETY: the caller's promise.
         let name = unsafe {
             ffi::check_info(info, "info")?;

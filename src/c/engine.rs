@@ -10,7 +10,7 @@ use stanchion_engine::address::DriveAddress;
 use stanchion_engine::memory::HugePages;
 use stanchion_engine::{Pool, PoolMode, PoolOptions};
 
-use super::error::{Failure, STN_E_PANIC, invalid};
+use super::error::{Failure, STN_E_DRIVES, STN_E_PANIC, invalid};
 use super::ffi::{self, Sized32, call};
 use super::handle::{Shared, Table};
 use super::log;
@@ -105,7 +105,13 @@ pub(crate) unsafe fn addresses(
         let address = unsafe { ffi::text(*drive, "a drive")? };
         Ok(address.parse::<DriveAddress>()?)
     };
-    drives.iter().map(parse).collect()
+    let addresses = drives.iter().map(parse).collect::<Result<Vec<DriveAddress>, Failure>>()?;
+    for (index, address) in addresses.iter().enumerate() {
+        if addresses[..index].contains(address) {
+            return Err(Failure::with(STN_E_DRIVES, format!("drive {address} is named twice")));
+        }
+    }
+    Ok(addresses)
 }
 
 fn zero_is_none(value: u32) -> Option<usize> {

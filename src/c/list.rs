@@ -10,13 +10,18 @@ use super::checkpoint::{describe, stn_checkpoint_info};
 use super::engine::Engine;
 use super::error::{Failure, STN_E_PANIC};
 use super::ffi::{self, call, call64};
-use super::handle::Table;
+use super::handle::{Shared, Table};
 
 /// Lists that one process may have.
 const LISTS: usize = 1024;
 
 static LIST_TABLE: Table<Vec<CheckpointInfo>, LISTS> =
     Table::new(3, "too many lists: free some first");
+
+/// The list of a handle. Whoever has it alone frees it.
+fn list_of(handle: u64) -> Result<Shared<Vec<CheckpointInfo>>, Failure> {
+    LIST_TABLE.shared(handle).map_err(|failure| failure.instead(libc::EBUSY, libc::EBADF))
+}
 
 /// See `stanchion.h`.
 ///
@@ -37,7 +42,7 @@ pub unsafe extern "C" fn stn_list_create(engine: u64, list: *mut u64) -> c_int {
 /// See `stanchion.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn stn_list_count(list: u64) -> i64 {
-    call64(|| Ok(LIST_TABLE.shared(list)?.get()?.len() as i64))
+    call64(|| Ok(list_of(list)?.get()?.len() as i64))
 }
 
 /// See `stanchion.h`.
@@ -51,7 +56,7 @@ pub unsafe extern "C" fn stn_list_get(
     info: *mut stn_checkpoint_info,
 ) -> c_int {
     call(|| {
-        let held = LIST_TABLE.shared(list)?;
+        let held = list_of(list)?;
         // SAFETY: the caller's promise.
         unsafe { ffi::check_info(info, "info")? };
         let list = held.get()?;
