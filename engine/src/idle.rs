@@ -127,7 +127,8 @@ mod tests {
             idle.reset();
             naps
         };
-        let expected = [50, 100, 200, 400, 400, 400].map(|us| Pause::Nap(Duration::from_micros(us)));
+        let expected =
+            [50, 100, 200, 400, 400, 400].map(|us| Pause::Nap(Duration::from_micros(us)));
         // A machine that stops for 20 milliseconds meanwhile makes them parks.
         assert!((0..10).any(|_| naps() == expected));
     }
