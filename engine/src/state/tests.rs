@@ -125,7 +125,7 @@ fn a_reservation_is_whole_or_none() {
     let too_much = (before.0.iter().sum::<u64>() + 1) * CHUNK;
     assert!(state.begin(&spec(1, 1, 0, too_much), Uuid::nil()).is_err());
     assert_eq!((state.free_slots(), state.free_meta_blocks()), before);
-    assert_eq!(state.open_count(), 0);
+    assert_eq!(state.open.len(), 0);
 
     // Enough slots, but more blocks of metadata than there are: a segment of very many shards.
     let shards = (0..200_000).map(|number| Shard {
@@ -198,7 +198,7 @@ fn a_commit_takes_only_what_it_planned() {
     state.end_segment(third, 0);
     assert_eq!(state.committed(planned), Generation(2));
     assert_eq!(state.checkpoints().count(), 1);
-    assert_eq!((state.open_count(), state.set_whole(second, 0)), (1, Progress::Ready));
+    assert_eq!((state.open.len(), state.set_whole(second, 0)), (1, Progress::Ready));
     let label = label(1);
     let slots = label.layout.data_slots(label.drives[0].capacity_bytes);
     assert_eq!(state.free_slots()[0], slots - 2);
