@@ -49,11 +49,11 @@ pub(super) fn choices(blocks: &[u64], effort: Effort, rng: &mut SimRng) -> Vec<C
         choices.extend((0..count).map(|one| whole((0..count).map(|i| i != one).collect())));
     }
     if effort.structured {
-        for torn in 0..count {
+        for (torn, length) in blocks.iter().enumerate() {
             // Once with nothing else, once with everything before it, once with all others.
             for reach in [0, torn, count] {
                 let kept = (0..count).map(|i| i < reach && i != torn).collect();
-                choices.push(Choice { kept, torn: Some((torn, sectors(blocks[torn], rng))) });
+                choices.push(Choice { kept, torn: Some((torn, sectors(*length, rng))) });
             }
         }
     }
