@@ -14,10 +14,6 @@ PAGES = ("small", "huge")
 BUFFER_BYTES = 64 * MIB
 
 
-def rows(plan):
-    return beside_fio(plan) + buffered(plan) + memory(plan) + small_tensors(plan)
-
-
 def file_pool(plan, name, size_bytes):
     """A pool of one new file with room for two generations, every block of which was written once: a file system turns
     reserved blocks into written ones at the first write, which is not what is to be measured."""
@@ -166,3 +162,6 @@ def split_safetensors(path, into):
             (into / name).write_bytes(source.read(end - start))
             tensors.append(into / name)
     return tensors
+
+
+GROUPS = (beside_fio, buffered, memory, small_tensors)

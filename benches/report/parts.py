@@ -6,10 +6,6 @@ from .compare import Row, percentile, row_of_ratios, rows_of_rounds
 from .tools import MIB, run
 
 
-def rows(plan):
-    return commits(plan) + ring(plan)
-
-
 def commits(plan):
     names = ["commits.per_second", "commit.tail_ms.p50", "commit.tail_ms.p99"]
     if not plan.wants(*names):
@@ -40,3 +36,6 @@ def ring(plan):
     document = json.loads(run([plan.programs["ring_threads"], 31 if plan.quick else 101]))
     note = f"two threads, {document['window']} outstanding"
     return rows_of_rounds(name, "M/s", document["ours"], document["peer"], document["again"], note)
+
+
+GROUPS = (ring, commits)

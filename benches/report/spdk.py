@@ -8,17 +8,6 @@ LIMIT_MIB_PER_S = 300
 SCALES = (2, 4, 8)
 
 
-def rows(plan):
-    names = ["save.spdk.one_drive_300/perf", "save.spdk.tcp/perf"]
-    names += [f"save.spdk.scale_{n}/{n}x_one" for n in SCALES] + [f"save.spdk.scale_{n}/perf" for n in SCALES]
-    if not plan.wants(*names):
-        return []
-    if not plan.spdk:
-        plan.left_out("save.spdk.*: SPDK is not installed (scripts/install-spdk builds it)")
-        return []
-    return one_drive(plan) + unlimited(plan) + scales(plan)
-
-
 def drive_mib(size_bytes):
     """Room for two generations of a checkpoint, and for metadata."""
     return 2 * size_bytes // MIB + 192
@@ -60,24 +49,21 @@ def unlimited(plan):
 def scales(plan):
     """N drives beside N times one drive, and beside perf on the same N drives: what the target's core can serve."""
     found = []
-    counts = [n for n in SCALES if plan.wants(f"save.spdk.scale_{n}/{n}x_one", f"save.spdk.scale_{n}/perf")]
-    if not counts:
-        return []
-    per_drive = (192 if plan.quick else 384) * MIB
-    with nvmf_target(plan.work, max(counts) + 1, drive_mib(per_drive), LIMIT_MIB_PER_S) as addresses:
-        one = Pool(plan.stanchion, addresses[-1:])
-        one.format()
-        for n in counts:
-            drives = addresses[:n]
-            pool = Pool(plan.stanchion, drives)
-            pool.format()
-            many = lambda: pool.gb_per_s("write", n * per_drive)
-            name = f"save.spdk.scale_{n}/{n}x_one"
-            if plan.wants(name):
-                found += compare(name, "GB/s", plan.rounds, many, lambda: n * one.gb_per_s("write", per_drive))
-            name = f"save.spdk.scale_{n}/perf"
-            if plan.wants(name):
-                found.append(beside_perf(plan, name, pool, many, drives))
+    for n in SCALES:
+        beside_one, beside = f"save.spdk.scale_{n}/{n}x_one", f"save.spdk.scale_{n}/perf"
+        if not plan.wants(beside_one, beside):
+            continue
+        # Less for many drives, whose memory is the target's huge pages.
+        per_drive = (192 if n < 8 else 128) * MIB * (1 if plan.quick else 2)
+        with nvmf_target(plan.work, n + 1, drive_mib(per_drive), LIMIT_MIB_PER_S) as addresses:
+            one, many = Pool(plan.stanchion, addresses[n:]), Pool(plan.stanchion, addresses[:n])
+            one.format()
+            many.format()
+            save = lambda: many.gb_per_s("write", n * per_drive)
+            if plan.wants(beside_one):
+                found += compare(beside_one, "GB/s", plan.rounds, save, lambda: n * one.gb_per_s("write", per_drive))
+            if plan.wants(beside):
+                found.append(beside_perf(plan, beside, many, save, addresses[:n]))
     return found
 
 
@@ -91,3 +77,6 @@ def beside_perf(plan, name, pool, save, drives):
         say(f"{name} {number + 1}/{plan.rounds}: ours {ours[-1]:.4g}, peer {peers[-1]:.4g} GB/s")
     pool.format()
     return row_of_ratios(name, ours, "GB/s", [a / b for a, b in zip(ours, peers)], peers)
+
+
+GROUPS = (one_drive, unlimited, scales)

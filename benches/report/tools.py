@@ -147,7 +147,7 @@ def nvmf_target(work, drives, size_mib, mib_per_second=0, port=4451):
     """The addresses of a target's drives, while it runs."""
     script, run_dir = ROOT / "scripts" / "nvmf-target", work / "nvmf"
     # The target's own pools (its script says how much) and room for stanchion and perf.
-    reserve_huge_pages((400 + drives * (size_mib + 40)) // 2 + 400)
+    reserve_huge_pages((400 + drives * (size_mib + 40)) // 2 + 256)
     where = ["--run-dir", run_dir]
     limit = ["--mbytes-per-second", mib_per_second] if mib_per_second else []
     try:
