@@ -8,6 +8,7 @@
  *
  * With STN_EXAMPLE_FORMAT=1 in the environment the drives are formatted first.
  */
+#define _POSIX_C_SOURCE 200809L
 #include <stanchion.h>
 
 #include <stdio.h>

@@ -24,10 +24,14 @@ def documented(header):
     return pairs
 
 
-def name_of(number, header):
-    """The name of a negated error number."""
-    ours = {int(value): name for name, value in re.findall(r"#define (STN_E_\w+) (\d+)", header)}
-    return "-" + (errno.errorcode.get(-number) or ours[-number])
+def names(header):
+    """Error names by number: those that the header uses, where several mean one number."""
+    known = {number: name for number, name in errno.errorcode.items()}
+    used = set(re.findall(r"-(E[A-Z0-9]+)\b", header))
+    known.update({getattr(errno, name): name for name in used if hasattr(errno, name)})
+    ours = re.findall(r"#define (STN_E_\w+) (\d+)", header)
+    known.update({int(value): name for name, value in ours})
+    return known
 
 
 def main():
@@ -37,7 +41,8 @@ def main():
     text = header.read_text(encoding="utf-8")
     promised = documented(text)
     lines = {tuple(line.split()) for line in coverage.read_text(encoding="utf-8").splitlines()}
-    seen = {(function, name_of(int(number), text)) for function, number in lines}
+    known = names(text)
+    seen = {(function, "-" + known[-int(number)]) for function, number in lines}
     excused, wrong = set(), []
     for line in exceptions.read_text(encoding="utf-8").splitlines():
         if line.strip() and not line.startswith("#"):
