@@ -36,8 +36,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 data damaged, 10 not found or not forma
 #[derive(Parser, Debug)]
 #[command(
     name = "stanchion", version, about = "Checkpoints on whole drives", long_about = ABOUT,
-    after_help = EXAMPLES, arg_required_else_help = true, subcommand_required = true,
-    propagate_version = false, disable_help_subcommand = false
+    after_help = EXAMPLES, arg_required_else_help = true, subcommand_required = true
 )]
 pub struct Cli {
     /// Said before the subcommand.

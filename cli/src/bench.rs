@@ -154,9 +154,7 @@ pub fn run(
         }
     }
     scratch.remove()?;
-    let mut rates: Vec<f64> = runs.iter().map(|run| run.gb_per_s).collect();
-    rates.sort_by(f64::total_cmp);
-    let median_gb_per_s = rates[rates.len() / 2];
+    let median_gb_per_s = median(runs.iter().map(|run| run.gb_per_s).collect());
     let what = if args.what == What::Write { "write" } else { "read" };
     if output.json {
         let drives = pool.info().drives.len();
@@ -175,6 +173,13 @@ pub fn run(
         output::size(args.size),
         runs.len()
     ))
+}
+
+/// The middle of some numbers, or of the two in the middle. There is at least one.
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    let half = numbers.len() / 2;
+    f64::midpoint(numbers[half], numbers[(numbers.len() - 1) / 2])
 }
 
 /// Bytes that no drive can compress.
@@ -265,4 +270,16 @@ fn tell(number: u32, run: &Run, output: Output) -> Result<(), Failure> {
         run.cpu_seconds,
         drives.join(" ")
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(median(vec![7.0]), 7.0);
+    }
 }

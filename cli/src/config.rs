@@ -1,9 +1,9 @@
 //! Which drives, and with which options they are opened: flags, then environment, then file.
 
+use std::collections::HashSet;
 use std::env;
 use std::fs;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 use stanchion_engine::address::DriveAddress;
@@ -28,39 +28,57 @@ struct File {
     drives: Vec<String>,
 }
 
-/// The drives that were named, maybe none.
+/// The drives that were named, maybe none, each once.
 ///
 /// # Errors
 /// For an address or a configuration file that makes no sense.
 pub fn drives(common: &Common) -> Result<Vec<DriveAddress>, Failure> {
-    // A file that was asked for is read, and its mistakes are told, even where a flag overrides it.
-    let from_file = read_file(common.config.as_deref())?;
-    let from_environment = env::var_os(DRIVES_VARIABLE)
-        .map(|value| value.into_string())
-        .transpose()
-        .map_err(|value| Failure::Usage(format!("{DRIVES_VARIABLE}={value:?} is not UTF-8")))?
-        .unwrap_or_default();
-    let lines = from_environment.lines().map(str::trim).filter(|line| !line.is_empty());
-    let from_environment: Vec<String> = lines.map(str::to_owned).collect();
-    let named = [common.drives.clone(), from_environment, from_file];
-    let chosen = named.into_iter().find(|drives| !drives.is_empty()).unwrap_or_default();
-    chosen.iter().map(|address| address.parse().map_err(Failure::from)).collect()
+    // The mistakes of a file that was asked for are told even where something overrides it.
+    let asked_for = common.config.as_deref().map(read_file).transpose()?;
+    let mut named = common.drives.clone();
+    if named.is_empty() {
+        named = from_environment()?;
+    }
+    if named.is_empty() {
+        named = match asked_for {
+            Some(drives) => drives,
+            None if Path::new(DEFAULT_FILE).exists() => read_file(Path::new(DEFAULT_FILE))?,
+            None => Vec::new(),
+        };
+    }
+    let parsed = named.iter().map(|text| text.parse()).collect::<Result<Vec<_>, _>>()?;
+    refuse_repeats(&parsed)?;
+    Ok(parsed)
 }
 
-fn read_file(asked_for: Option<&Path>) -> Result<Vec<String>, Failure> {
-    let path = asked_for.map_or_else(|| PathBuf::from(DEFAULT_FILE), Path::to_path_buf);
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound && asked_for.is_none() => {
-            return Ok(Vec::new());
+fn from_environment() -> Result<Vec<String>, Failure> {
+    let Some(value) = env::var_os(DRIVES_VARIABLE) else { return Ok(Vec::new()) };
+    let text = value
+        .into_string()
+        .map_err(|value| Failure::Usage(format!("{DRIVES_VARIABLE}={value:?} is not UTF-8")))?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    Ok(lines.map(str::to_owned).collect())
+}
+
+/// The second opening of a drive would find it in use, by this very process.
+fn refuse_repeats(drives: &[DriveAddress]) -> Result<(), Failure> {
+    let real = |address: &DriveAddress| match address {
+        DriveAddress::Path(path) => {
+            DriveAddress::Path(fs::canonicalize(path).unwrap_or_else(|_| path.clone()))
         }
-        Err(error) => {
-            return Err(Failure::Usage(format!("configuration {}: {error}", path.display())));
-        }
+        other => other.clone(),
     };
-    let parsed = toml::from_str::<File>(&text).map_err(|error| {
-        Failure::Usage(format!("configuration {}: {}", path.display(), error.to_string().trim()))
-    })?;
+    let mut seen = HashSet::new();
+    match drives.iter().find(|address| !seen.insert(real(address))) {
+        Some(address) => Err(Failure::Refused(format!("drive {address} is named twice"))),
+        None => Ok(()),
+    }
+}
+
+fn read_file(path: &Path) -> Result<Vec<String>, Failure> {
+    let wrong = |text: &str| Failure::Usage(format!("configuration {}: {text}", path.display()));
+    let text = fs::read_to_string(path).map_err(|error| wrong(&error.to_string()))?;
+    let parsed = toml::from_str::<File>(&text).map_err(|error| wrong(error.to_string().trim()))?;
     Ok(parsed.drives)
 }
 

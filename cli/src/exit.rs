@@ -17,6 +17,8 @@ use std::io::{self, Write as _};
 use serde_json::json;
 use stanchion_engine::{Error, ErrorKind};
 
+use crate::output::plain;
+
 /// Why the command did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -72,7 +74,11 @@ impl Failure {
     /// Tells the failure on stderr and gives the exit code.
     pub fn tell(&self, as_json: bool) -> u8 {
         let (kind, code) = self.kind_and_code();
-        let message = self.to_string();
+        // The engine's messages are one line, and may hold names that come from a drive.
+        let message = match self {
+            Failure::Engine(error) => plain(&error.to_string()),
+            other => other.to_string(),
+        };
         let line = if as_json {
             json!({"error": {"kind": kind, "message": message, "exit_code": code}}).to_string()
         } else {

@@ -11,7 +11,7 @@ use crate::args::{Common, parse_size};
 use crate::config;
 use crate::drives::{SurveyRecord, survey_table};
 use crate::exit::Failure;
-use crate::output::{self, Output};
+use crate::output::{self, Output, plain};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -145,16 +145,19 @@ fn confirm(args: &FormatArgs, surveys: &[Survey]) -> Result<(), Failure> {
         ));
     }
     for survey in surveys {
-        let (what, text) = match survey.content {
-            Content::Absent => ("address", &survey.facts.address),
-            _ => ("serial", &survey.facts.serial),
+        let address = &survey.facts.address;
+        let (loss, what, text) = match survey.content {
+            Content::Absent => (format!("{address} will be made"), "address", address),
+            _ => {
+                let serial = &survey.facts.serial;
+                (format!("What {address} ({serial}) holds will be lost"), "serial", serial)
+            }
         };
         let wanted = last_chars(text);
-        let question = format!(
-            "What {} ({text}) holds will be lost. Type the last {} characters of its {what}: ",
-            survey.facts.address,
+        let question = plain(&format!(
+            "{loss}. Type the last {} characters of its {what}: ",
             wanted.chars().count()
-        );
+        ));
         let mut answer = String::new();
         let asked = stderr().write_all(question.as_bytes()).and_then(|()| stderr().flush());
         asked

@@ -64,7 +64,7 @@ impl Output {
 
     /// What opening a pool had to deal with.
     pub fn notices(&self, notices: &[Notice]) {
-        notices.iter().for_each(|notice| self.notice(notice));
+        notices.iter().for_each(|notice| self.notice(plain(&notice.to_string())));
     }
 }
 

@@ -27,6 +27,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Tag of a commit; pieces have the numbers of their buffers.
 const COMMIT: u64 = u64::MAX;
 
+/// Sets bytes that are to be saved, given their offset in the segment.
+pub type Fill<'a> = &'a mut dyn FnMut(&mut [u8], u64) -> Result<(), Failure>;
+/// Takes bytes that were restored and verified, with their offset in the segment.
+pub type Consume<'a> = &'a mut dyn FnMut(&[u8], u64) -> Result<(), Failure>;
+
 /// What a save took.
 #[derive(Clone, Copy, Debug)]
 pub struct Saved {
@@ -98,7 +103,7 @@ impl<'pool> Pipeline<'pool> {
     pub fn save(
         &mut self,
         spec: &CheckpointSpec,
-        fill: &mut dyn FnMut(&mut [u8], u64) -> Result<(), Failure>,
+        fill: Fill<'_>,
         written: &mut dyn FnMut(u64),
     ) -> Result<Saved, Failure> {
         let handle = self.session.begin(spec)?;
@@ -114,7 +119,7 @@ impl<'pool> Pipeline<'pool> {
         &mut self,
         handle: u64,
         spec: &CheckpointSpec,
-        fill: &mut dyn FnMut(&mut [u8], u64) -> Result<(), Failure>,
+        fill: Fill<'_>,
         written: &mut dyn FnMut(u64),
     ) -> Result<Saved, Failure> {
         let started = Instant::now();
@@ -194,7 +199,7 @@ impl<'pool> Pipeline<'pool> {
         name: &CheckpointName,
         segment: &OpenedSegment,
         ranges: &[(u64, u64)],
-        consume: &mut dyn FnMut(&[u8], u64) -> Result<(), Failure>,
+        consume: Consume<'_>,
     ) -> Result<(), Failure> {
         let mut pieces = cut(ranges, self.piece_bytes);
         let mut free: Vec<usize> = (0..self.buffers.len()).collect();

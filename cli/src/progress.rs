@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::output::Output;
 
 const TEMPLATE: &str =
-    "{msg} [{bar:32}] {bytes} of {total_bytes}, {decimal_bytes_per_sec}, {eta} left";
+    "{msg} [{wide_bar}] {bytes} of {total_bytes}, {decimal_bytes_per_sec}, {eta} left";
 
 /// A progress bar; it is gone when it is dropped.
 pub struct Progress(ProgressBar);

@@ -68,14 +68,14 @@ impl Findings {
         // What was met on opening the pool is met again, unless it belongs to a lost generation.
         let add = |to: &mut Vec<Damage>, from: &[Damage]| {
             for damage in from {
-                if !to.contains(damage) {
+                if !to.iter().any(|known| is_same_place(known, damage)) {
                     to.push(damage.clone());
                 }
             }
         };
         add(&mut found.damages, &report.damages);
         add(&mut found.repaired, &report.repaired);
-        found.damages.retain(|damage| !found.repaired.contains(damage));
+        found.damages.retain(|damage| !found.repaired.iter().any(|r| is_same_place(r, damage)));
         found
     }
 
@@ -117,6 +117,12 @@ impl Findings {
             }
         ))
     }
+}
+
+/// Whether both tell of the same bytes; one of them may know more about them.
+fn is_same_place(one: &Damage, other: &Damage) -> bool {
+    let place = |damage: &Damage| (damage.what, damage.serial.clone(), damage.offset_bytes);
+    place(one) == place(other)
 }
 
 /// Runs it.

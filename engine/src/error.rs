@@ -40,6 +40,20 @@ impl IoError {
     }
 }
 
+impl IoError {
+    /// Whether the drive says that the bytes themselves cannot be had any more, as opposed to a
+    /// failure that another try, or another cable, may not have.
+    pub fn is_damage(self) -> bool {
+        match self {
+            // Media and data integrity errors; what the kernel makes of them.
+            IoError::Nvme { sct, .. } => sct == 2,
+            IoError::Os(errno) => errno == libc::ENODATA || errno == libc::EILSEQ,
+            IoError::Short { .. } => true,
+            IoError::Removed => false,
+        }
+    }
+}
+
 impl fmt::Display for IoError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -214,6 +228,9 @@ pub enum Error {
     /// The checkpoint is there already.
     #[error("checkpoint {0} exists; remove it first, or save under another step")]
     CheckpointExists(String),
+    /// The pool was opened for reading only.
+    #[error("the pool was opened for reading only; open it for writing")]
+    ReadOnly,
     /// A bound of the engine is reached.
     #[error("too many {what}: {limit} are the most; close some first")]
     TooMany {
@@ -232,6 +249,9 @@ pub enum Error {
         /// Bytes that are free.
         free_bytes: u64,
     },
+    /// The pool has room for the data, but not for what describes it.
+    #[error("no space: the pool's metadata area is full; `stanchion rm` makes room")]
+    NoMetadataSpace,
     /// Bytes on a drive are not what was written there.
     #[error("{0}")]
     Damaged(Box<Damage>),
@@ -309,7 +329,7 @@ impl Error {
     /// What the error means to whoever has to act on it.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Usage(_) => ErrorKind::Usage,
+            Error::Usage(_) | Error::ReadOnly => ErrorKind::Usage,
             Error::Environment(_) => ErrorKind::Environment,
             Error::DriveNotFound { .. }
             | Error::NotFormatted { .. }
@@ -326,6 +346,7 @@ impl Error {
             | Error::CheckpointExists(_)
             | Error::TooMany { .. }
             | Error::NoSpace { .. }
+            | Error::NoMetadataSpace
             | Error::Poisoned { .. }
             | Error::NotCommitted { .. }
             | Error::Closed(_) => ErrorKind::Failed,

@@ -23,7 +23,7 @@ pub(crate) struct DriveLock(#[expect(dead_code, reason = "held, not used")] Lock
 
 #[derive(Debug)]
 struct LockFile {
-    _file: File,
+    file: File,
 }
 
 /// What it is locked for.
@@ -51,6 +51,14 @@ impl DriveLock {
         let hash = xxhash_rust::xxh3::xxh3_128(address.as_bytes());
         let name = format!("stanchion-drive-{hash:032x}.lock");
         LockFile::take(&name, &format!("drive {address}"), sharing).map(DriveLock)
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        // A process that was forked from this one, and does not end, has the open file too: closing
+        // it here would leave the pool locked. If this fails, it is as if that were all that we did.
+        let _ = self.file.unlock();
     }
 }
 
@@ -85,7 +93,7 @@ impl LockFile {
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| write!(file, "process {} ({})", std::process::id(), command_name()));
-        Ok(LockFile { _file: file })
+        Ok(LockFile { file })
     }
 }
 

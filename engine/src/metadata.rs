@@ -1,7 +1,7 @@
 //! Reading metadata objects: the same bytes lie on every drive, and any sound copy will do.
 
 use crate::drives::{DriveCommand, Drives};
-use crate::error::{Damage, Error};
+use crate::error::{Damage, Error, IoError};
 use crate::format::{CatalogueEntry, FormatError, Label, Manifest, MetaExtent, SegmentTable};
 use crate::units::DriveIndex;
 
@@ -14,6 +14,8 @@ pub(crate) struct BadCopy {
     pub(crate) drive: DriveIndex,
     pub(crate) extent: MetaExtent,
     pub(crate) damage: Damage,
+    /// The read failed like this, and the copy may well be sound.
+    pub(crate) unread: Option<IoError>,
 }
 
 /// What an object is, for messages.
@@ -51,12 +53,9 @@ pub(crate) fn read_object<T>(
         let mut batch =
             [DriveCommand::Read { drive, offset_bytes: extent.offset_bytes, into: &mut bytes }];
         let status = drives.run(&mut batch).remove(0);
-        match status
-            .map_err(|e| e.to_string())
-            .and_then(|()| decode(&bytes).map_err(|e| e.to_string()))
-        {
+        match status.map_err(Wrong::from).and_then(|()| decode(&bytes).map_err(Wrong::from)) {
             Ok(object) => return Found { object: Some((object, bytes)), bad },
-            Err(detail) => bad.push(bad_copy(label, drive, extent, subject, detail)),
+            Err(wrong) => bad.push(bad_copy(label, drive, extent, subject, wrong)),
         }
     }
     Found { object: None, bad }
@@ -77,15 +76,31 @@ pub(crate) fn check_copies<T>(
         let mut batch =
             [DriveCommand::Read { drive, offset_bytes: extent.offset_bytes, into: &mut bytes }];
         let status = drives.run(&mut batch).remove(0);
-        match status
-            .map_err(|e| e.to_string())
-            .and_then(|()| decode(&bytes).map_err(|e| e.to_string()))
-        {
+        match status.map_err(Wrong::from).and_then(|()| decode(&bytes).map_err(Wrong::from)) {
             Ok(object) => found.object = found.object.or(Some((object, bytes))),
-            Err(detail) => found.bad.push(bad_copy(label, drive, extent, subject, detail)),
+            Err(wrong) => found.bad.push(bad_copy(label, drive, extent, subject, wrong)),
         }
     }
     found
+}
+
+/// What is wrong with a copy.
+struct Wrong {
+    detail: String,
+    unread: Option<IoError>,
+}
+
+impl From<IoError> for Wrong {
+    fn from(error: IoError) -> Wrong {
+        let unread = (!error.is_damage()).then_some(error);
+        Wrong { detail: error.to_string(), unread }
+    }
+}
+
+impl From<FormatError> for Wrong {
+    fn from(error: FormatError) -> Wrong {
+        Wrong { detail: error.to_string(), unread: None }
+    }
 }
 
 fn bad_copy(
@@ -93,7 +108,7 @@ fn bad_copy(
     drive: DriveIndex,
     extent: &MetaExtent,
     subject: &Subject,
-    detail: String,
+    wrong: Wrong,
 ) -> BadCopy {
     let damage = Damage {
         what: subject.what,
@@ -102,9 +117,32 @@ fn bad_copy(
         checkpoint: subject.checkpoint.clone(),
         shard: None,
         generation: None,
-        detail,
+        detail: wrong.detail,
     };
-    BadCopy { drive, extent: *extent, damage }
+    BadCopy { drive, extent: *extent, damage, unread: wrong.unread }
+}
+
+/// The error of an object without a sound copy of which some copy may be sound and was not read.
+/// Nobody may conclude from such a failure that the object is lost, let alone use its space again.
+pub(crate) fn unread(drives: &dyn Drives, bad: &[BadCopy]) -> Result<(), Error> {
+    match bad.iter().find_map(|copy| copy.unread.map(|error| (copy, error))) {
+        Some((copy, source)) => {
+            Err(read_error(drives, copy.drive, copy.extent.offset_bytes, source))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The error of a read that failed.
+pub(crate) fn read_error(
+    drives: &dyn Drives,
+    drive: DriveIndex,
+    offset_bytes: u64,
+    source: IoError,
+) -> Error {
+    let facts = &drives.facts()[drive.as_usize()];
+    let (serial, address) = (facts.serial.clone(), facts.address.clone());
+    Error::Io { serial, address, what: "read", offset_bytes, source }
 }
 
 /// The manifest of a catalogue entry.

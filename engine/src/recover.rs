@@ -2,8 +2,10 @@
 //!
 //! - One valid root is enough evidence: it was written only after all it names was durable on all
 //!   drives. The newest valid root of any drive wins.
-//! - If its catalogue cannot be read on any drive, the generation before is taken, and said so.
-//!   Recovery never goes further back: older generations' extents may have been reused.
+//! - If its catalogue is damaged on every drive, its parent is taken, and said so. Recovery never
+//!   goes further back: older generations' extents may have been reused.
+//! - A read that merely failed is no damage. What it keeps from being decided is an error: to take
+//!   an older generation, or to use the space of what was not read, would lose what is not lost.
 //! - Nothing is written here. Whoever opens for writing commits an empty generation next, which
 //!   rolls a root forward that reached only some drives.
 //! - The cost does not depend on the drives' capacity.
@@ -12,13 +14,13 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use crate::device::DriveFacts;
 use crate::drives::{DriveCommand, Drives};
-use crate::error::{Damage, Error};
+use crate::error::{Damage, Error, IoError};
+use crate::facts::DriveFacts;
 use crate::format::{Catalogue, FormatError, Label, Layout, Manifest, Root, SegmentTable, Zone};
 use crate::limits::{BLOCK_BYTES, ROOT_SLOTS};
 use crate::metadata::{self, BadCopy, Found, Subject};
-use crate::pool::Notice;
+use crate::notice::Notice;
 use crate::state::{Committed, Holding};
 use crate::units::{DriveIndex, Generation};
 
@@ -175,47 +177,63 @@ pub(crate) struct Roots {
 /// A slot of a root ring that holds no root.
 pub(crate) struct BadRoot {
     pub(crate) drive: DriveIndex,
-    /// Which slot; `None` when the whole zone could not be read.
-    pub(crate) slot: Option<u64>,
+    pub(crate) slot: u64,
+    pub(crate) offset_bytes: u64,
     pub(crate) damage: Damage,
+    /// The read failed like this, and there may well be a root.
+    pub(crate) unread: Option<IoError>,
 }
 
-/// Reads both root rings of every drive.
+/// Reads both root rings of every drive: only the blocks that hold roots, of all drives at once.
 pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots, Error> {
     let mut roots =
         Roots { by_generation: BTreeMap::new(), incomplete: Vec::new(), bad: Vec::new() };
-    let mut copies: BTreeMap<Generation, Vec<DriveIndex>> = BTreeMap::new();
+    let mut places = Vec::new();
     for (index, entry) in label.drives.iter().enumerate() {
-        let drive = DriveIndex(index as u16);
         for zone in [Zone::Front, Zone::Back] {
-            let (zone_offset, zone_bytes) =
-                label.layout.root_zone_range(zone, entry.capacity_bytes);
-            let mut bytes = vec![0; zone_bytes as usize];
-            let mut batch =
-                [DriveCommand::Read { drive, offset_bytes: zone_offset, into: &mut bytes }];
-            if let Err(error) = drives.run(&mut batch).remove(0) {
-                let damage = root_damage(&entry.serial, zone_offset, error.to_string());
-                roots.bad.push(BadRoot { drive, slot: None, damage });
-                continue;
+            places.extend((0..ROOT_SLOTS).map(|slot| {
+                let offset = label.layout.root_offset(zone, Generation(slot), entry.capacity_bytes);
+                (DriveIndex(index as u16), slot, offset)
+            }));
+        }
+    }
+    let mut bytes = vec![0; places.len() * BLOCK_BYTES as usize];
+    let mut batch: Vec<_> = places
+        .iter()
+        .zip(bytes.chunks_exact_mut(BLOCK_BYTES as usize))
+        .map(|((drive, _, offset), into)| DriveCommand::Read {
+            drive: *drive,
+            offset_bytes: *offset,
+            into,
+        })
+        .collect();
+    let statuses = drives.run(&mut batch);
+    drop(batch);
+    let mut copies: BTreeMap<Generation, Vec<DriveIndex>> = BTreeMap::new();
+    let blocks = bytes.chunks_exact(BLOCK_BYTES as usize);
+    for (((drive, slot, offset), block), status) in places.into_iter().zip(blocks).zip(statuses) {
+        let entry = &label.drives[drive.as_usize()];
+        let decoded =
+            status.map_err(|error| FormatError::Corrupt(error.to_string())).and_then(|()| {
+                let root = Root::decode(block, label.pool, entry.uuid, offset)?;
+                root.validate(&label.layout).map(|()| root)
+            });
+        match decoded {
+            Ok(root) => {
+                copies.entry(root.generation).or_default().push(drive);
+                add_root(&mut roots, root, &entry.serial, offset)?;
             }
-            let stride = (zone_bytes / ROOT_SLOTS) as usize;
-            for (slot, slot_bytes) in bytes.chunks_exact(stride).enumerate() {
-                let offset = zone_offset + (slot * stride) as u64;
-                let block = &slot_bytes[..BLOCK_BYTES as usize];
-                let decoded = Root::decode(block, label.pool, entry.uuid, offset)
-                    .and_then(|root| root.validate(&label.layout).map(|()| root));
-                match decoded {
-                    Ok(root) => {
-                        copies.entry(root.generation).or_default().push(drive);
-                        add_root(&mut roots, root, &entry.serial, offset)?;
-                    }
-                    // A root of a pool that was here before is no damage.
-                    Err(FormatError::Blank | FormatError::NotOurs) => {}
-                    Err(error) => {
-                        let damage = root_damage(&entry.serial, offset, error.to_string());
-                        roots.bad.push(BadRoot { drive, slot: Some(slot as u64), damage });
-                    }
-                }
+            // A root of a pool that was here before is no damage.
+            Err(FormatError::Blank | FormatError::NotOurs) => {}
+            Err(FormatError::Newer { found, supported }) => {
+                let facts = &drives.facts()[drive.as_usize()];
+                let (address, serial) = (facts.address.clone(), entry.serial.clone());
+                return Err(Error::NewerFormat { address, serial, found, supported });
+            }
+            Err(error) => {
+                let damage = root_damage(&entry.serial, offset, error.to_string());
+                let unread = status.err().filter(|error| !error.is_damage());
+                roots.bad.push(BadRoot { drive, slot, offset_bytes: offset, damage, unread });
             }
         }
     }
@@ -224,6 +242,17 @@ pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots
         roots.incomplete = (0..label.drives.len() as u16).filter(lacks).map(DriveIndex).collect();
     }
     Ok(roots)
+}
+
+/// The error of a root that was not read, if there is one: a pool that is to be written must know
+/// which generation is its newest.
+pub(crate) fn unread_root(drives: &dyn Drives, roots: &Roots) -> Result<(), Error> {
+    match roots.bad.iter().find_map(|bad| bad.unread.map(|error| (bad, error))) {
+        Some((bad, source)) => {
+            Err(metadata::read_error(drives, bad.drive, bad.offset_bytes, source))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Rewrites bad slots: with the root that belongs there, if another copy of it is sound, and with
@@ -237,11 +266,8 @@ pub(crate) fn repair_roots(
     let mut notices = Vec::new();
     for bad in &roots.bad {
         let mut damage = bad.damage.clone();
-        let (Some(slot), Some(offset_bytes)) = (bad.slot, damage.offset_bytes) else {
-            notices.push(Notice::DamagedCopy(damage));
-            continue;
-        };
-        let belongs = |root: &&Root| root.generation.0 % ROOT_SLOTS == slot;
+        let offset_bytes = bad.offset_bytes;
+        let belongs = |root: &&Root| root.generation.0 % ROOT_SLOTS == bad.slot;
         let root = roots.by_generation.values().rev().find(belongs);
         damage.generation = root.map(|root| root.generation);
         let uuid = label.drives[bad.drive.as_usize()].uuid;
@@ -286,6 +312,8 @@ pub(crate) struct Newest {
     pub(crate) catalogue: Catalogue,
     /// The newest generation that left a trace.
     pub(crate) newest_seen: Generation,
+    /// The generation that `root` followed, if its root is still there.
+    pub(crate) before: Option<Generation>,
     /// Copies of the catalogue that are bad.
     pub(crate) bad: Vec<BadCopy>,
     /// The generation that had to be given up, if its catalogue cannot be read.
@@ -298,28 +326,30 @@ pub(crate) fn choose_generation(
     label: &Label,
     roots: &Roots,
 ) -> Result<Newest, Error> {
-    let mut newest_first = roots.by_generation.values().rev();
-    let Some(newest) = newest_first.next() else {
+    let Some(newest) = roots.by_generation.values().next_back() else {
         let mut damage = root_damage("", 0, "no drive of the pool holds a valid root".into());
         damage.offset_bytes = None;
         return Err(damage.into());
     };
     let newest_seen = newest.generation;
-    let found = read_catalogue(drives, label, newest);
-    let mut bad = found.bad;
-    if let Some((catalogue, _)) = found.object {
-        return Ok(Newest { root: newest.clone(), catalogue, newest_seen, bad, given_up: None });
-    }
-    // Only the generation that it followed is protected from reuse. That is its parent, which after
-    // an earlier fallback need not have the number before.
-    let before = newest_first.find(|root| root.id() == newest.parent);
-    if let Some(before) = before {
-        let found = read_catalogue(drives, label, before);
-        bad.extend(found.bad);
+    // By identity, not by number: a generation that was given up once may lie between.
+    let parent_of = |root: &Root| {
+        let mut older = roots.by_generation.range(..root.generation).rev();
+        older.find(|(_, other)| other.id() == root.parent).map(|(_, other)| other)
+    };
+    let mut bad = Vec::new();
+    // Only these two are protected from reuse.
+    for root in [Some(newest), parent_of(newest)].into_iter().flatten() {
+        let found = read_catalogue(drives, label, root);
         if let Some((catalogue, _)) = found.object {
-            let given_up = Some(newest_seen);
-            return Ok(Newest { root: before.clone(), catalogue, newest_seen, bad, given_up });
+            bad.extend(found.bad);
+            let given_up = (root.generation != newest_seen).then_some(newest_seen);
+            let before = parent_of(root).map(|before| before.generation);
+            let root = root.clone();
+            return Ok(Newest { root, catalogue, newest_seen, before, bad, given_up });
         }
+        metadata::unread(drives, &found.bad)?;
+        bad.extend(found.bad);
     }
     let first = bad.into_iter().next().map(|copy| copy.damage);
     Err(first.unwrap_or_else(|| root_damage("", 0, "no catalogue".into())).into())
@@ -360,7 +390,7 @@ pub(crate) fn read_holdings(
     label: &Label,
     catalogue: &Catalogue,
     bad: OnBadCopies<'_>,
-) -> Vec<Committed> {
+) -> Result<Vec<Committed>, Error> {
     let count = label.drives.len();
     let entries = &catalogue.entries;
     let mut manifests: Vec<Option<Manifest>> = vec![None; entries.len()];
@@ -372,18 +402,21 @@ pub(crate) fn read_holdings(
     let mut committed = Vec::with_capacity(entries.len());
     for (entry, manifest) in entries.iter().zip(manifests) {
         let mut damage = None;
-        let manifest = manifest.or_else(|| {
-            let found = metadata::read_manifest(drives, label, entry, 0);
-            settle(drives, found, &mut damage, bad)
-        });
+        let manifest = match manifest {
+            Some(manifest) => Some(manifest),
+            None => {
+                let found = metadata::read_manifest(drives, label, entry, 0);
+                settle(drives, found, &mut damage, bad)?
+            }
+        };
         let mut holding = Holding::new(count);
         holding.add_meta(&label.layout, &entry.manifest);
         if let Some(manifest) = &manifest {
-            add_tables(drives, label, entry, manifest, &mut holding, &mut damage, bad);
+            add_tables(drives, label, entry, manifest, &mut holding, &mut damage, bad)?;
         }
         committed.push(Committed { entry: entry.clone(), holding, damage });
     }
-    committed
+    Ok(committed)
 }
 
 fn add_tables(
@@ -394,7 +427,7 @@ fn add_tables(
     holding: &mut Holding,
     damage: &mut Option<Damage>,
     bad: OnBadCopies<'_>,
-) {
+) -> Result<(), Error> {
     let extents: Vec<_> = manifest.segments.iter().map(|segment| segment.table).collect();
     let mut unread = Vec::new();
     let add = |holding: &mut Holding, table: &SegmentTable| {
@@ -410,10 +443,11 @@ fn add_tables(
     extents.iter().for_each(|extent| holding.add_meta(&label.layout, extent));
     for participant in unread {
         let found = metadata::read_table(drives, label, entry, manifest, participant);
-        if let Some(table) = settle(drives, found, damage, bad) {
+        if let Some(table) = settle(drives, found, damage, bad)? {
             add(holding, &table);
         }
     }
+    Ok(())
 }
 
 /// Tells of the bad copies of an object, and remembers the damage if no copy is sound.
@@ -422,11 +456,12 @@ fn settle<T>(
     found: Found<T>,
     damage: &mut Option<Damage>,
     bad: OnBadCopies<'_>,
-) -> Option<T> {
+) -> Result<Option<T>, Error> {
     let (object, bytes) = found.object.unzip();
     bad(drives, &found.bad, bytes.as_deref());
     if object.is_none() {
+        metadata::unread(drives, &found.bad)?;
         *damage = damage.take().or_else(|| found.bad.first().map(|copy| copy.damage.clone()));
     }
-    object
+    Ok(object)
 }

@@ -310,7 +310,7 @@ impl<'a> Reader<'a> {
         if !self.newer_minor && !self.left.is_empty() {
             return Err(corrupt(format!("{} bytes after the last field", self.left.len())));
         }
-        if !self.newer_minor && self.padding.iter().any(|b| *b != 0) {
+        if !self.newer_minor && !is_zero(self.padding) {
             return Err(corrupt("a byte of the padding is not zero"));
         }
         Ok(())

@@ -98,18 +98,21 @@ pub(crate) fn recover_state(
     }
     notices.extend(repair_labels(drives, &labels, writable)?);
     let roots = recover::read_roots(drives, &label)?;
+    if writable {
+        recover::unread_root(drives, &roots)?;
+    }
     let newest = recover::choose_generation(drives, &label, &roots)?;
     notices.extend(recover::repair_roots(drives, &label, &roots, writable));
     let committed = if writable {
         let mut repair = |drives: &mut dyn Drives, bad: &[BadCopy], sound: Option<&[u8]>| {
             notices.extend(repair_metadata(drives, bad, sound));
         };
-        recover::read_holdings(drives, &label, &newest.catalogue, &mut repair)
+        recover::read_holdings(drives, &label, &newest.catalogue, &mut repair)?
     } else {
         without_holdings(&newest.catalogue, label.drives.len())
     };
     tell(&newest, &roots, writable, notices);
-    let mut state = State::new(label, newest.root, newest.newest_seen, committed);
+    let mut state = State::new(label, newest.root, newest.before, newest.newest_seen, committed);
     if writable {
         let planned = state.plan_empty(true, now_unix_ns)?;
         planned.plan.run(drives).map_err(|failure| failure.error)?;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use crate::error::{Damage, Error};
 use crate::extent::ExtentMap;
 use crate::format::{CatalogueEntry, Label, Layout, MetaExtent, Root};
+use crate::limits::CATALOGUE_SLOTS;
 use crate::name::CheckpointName;
 use crate::units::{Generation, Location};
 pub use open_checkpoint::CheckpointSpec;
@@ -82,6 +83,8 @@ pub(crate) struct State {
     label: Label,
     /// The newest root; its generation is the pool's.
     root: Root,
+    /// The generation that it followed: its catalogue, too, must stay.
+    before: Option<Generation>,
     /// The newest generation of which any drive had a trace; after a fallback newer than the root.
     newest_seen: Generation,
     /// By name and step.
@@ -102,6 +105,7 @@ impl State {
     pub(crate) fn new(
         label: Label,
         root: Root,
+        before: Option<Generation>,
         newest_seen: Generation,
         committed: Vec<Committed>,
     ) -> State {
@@ -111,6 +115,7 @@ impl State {
             data: data.collect(),
             meta: ExtentMap::new(label.layout.meta_blocks()),
             root,
+            before,
             newest_seen,
             current: committed.into_iter().map(|c| (c.name(), Arc::new(c))).collect(),
             previous: Vec::new(),
@@ -135,8 +140,16 @@ impl State {
         self.current.values()
     }
 
+    /// The number of the next generation. Numbers are left out where a generation was given up and
+    /// the next one's catalogue would fall on that of one of the two newest.
     fn next_generation(&self) -> Generation {
-        self.newest_seen.max(self.root.generation).next()
+        let mut next = self.newest_seen.max(self.root.generation).next();
+        let slot = |generation: Generation| generation.0 % CATALOGUE_SLOTS;
+        let newest = [Some(self.root.generation), self.before];
+        while newest.iter().flatten().any(|kept| slot(*kept) == slot(next)) {
+            next = next.next();
+        }
+        next
     }
 
     /// Bytes that new checkpoints may take now, over all drives, in whole chunks.
@@ -154,11 +167,6 @@ impl State {
     #[cfg(any(test, feature = "crash-explorer"))]
     pub(crate) fn free_meta_blocks(&self) -> u64 {
         self.meta.free()
-    }
-
-    /// Checkpoints that are being written.
-    pub(crate) fn open_count(&self) -> usize {
-        self.open.len()
     }
 
     pub(crate) fn find(&self, name: &CheckpointName) -> Option<&Arc<Committed>> {

@@ -156,6 +156,7 @@ impl State {
         }
         let before = std::mem::replace(&mut self.current, planned.current);
         self.previous = before.into_values().collect();
+        self.before = Some(self.root.generation);
         self.root = planned.plan.root;
         self.newest_seen = self.root.generation;
         if planted(Bug::ExtentFreedEarly) {

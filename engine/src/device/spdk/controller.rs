@@ -197,7 +197,14 @@ impl Drop for Controller {
         connected.swap_remove(at);
         let pointer = self.lock();
         // SAFETY: the last user, whose queue pair is freed; under both locks.
-        let result = unsafe { spdk_sys::stn_spdk_controller_detach(pointer.0.as_ptr()) };
+        let result = unsafe {
+            if !self.is_pcie() {
+                // A shutdown in good order would wait for its answer for ever, and a target that
+                // has completed every command needs none.
+                spdk_sys::stn_spdk_controller_fail(pointer.0.as_ptr());
+            }
+            spdk_sys::stn_spdk_controller_detach(pointer.0.as_ptr())
+        };
         if result != 0 {
             let error = std::io::Error::from_raw_os_error(-result);
             tracing::debug!(controller = self.shared.transport_id, %error, "detaching");
@@ -228,12 +235,17 @@ impl QueuePair {
 
     /// Stops a drive from touching memory although commands are outstanding: a PCIe controller is
     /// disabled by a reset, as a deleted queue alone does not end what the drive already works on.
-    /// The reset concerns every queue of a controller, so it is left out when others use it. For a
-    /// fabric the connection's end is enough: no memory is reached without it.
+    /// The reset concerns every queue of a controller, so it is left out when others use it. A
+    /// fabric's controller is given up without asking it: no memory is reached without its
+    /// connections, whose ends are here.
     ///
     /// Blocks until the controller has answered or its own timeout (CAP.TO) has passed.
     pub(super) fn fence(&mut self) {
         if !self.controller.is_pcie() {
+            let controller = self.controller.lock();
+            self.controller.shared.failed.store(true, Ordering::Release);
+            // SAFETY: a connected controller, under its lock. Other users find it failed.
+            unsafe { spdk_sys::stn_spdk_controller_fail(controller.0.as_ptr()) };
             return;
         }
         let connected = lock(&CONNECTED);

@@ -160,7 +160,7 @@ fn facts(
             namespace.metadata_bytes
         )));
     }
-    let capacity = namespace.sector_count.checked_mul(sector_bytes).unwrap_or(u64::MAX);
+    let capacity = namespace.sector_count.saturating_mul(sector_bytes);
     let capacity_bytes = round_down(capacity, BLOCK_BYTES);
     if capacity_bytes == 0 {
         return Err(Error::Environment(format!("drive {address}: it has no capacity")));

@@ -1,0 +1,366 @@
+//! Opens a crash image as anybody would after the power is back, and holds what is found against
+//! what was promised.
+
+use std::collections::HashSet;
+
+use super::explorer::{Explorer, Tally, Watched, digest};
+use super::images::Effort;
+use super::lab::{CHUNK_BYTES, Lab, open_pool};
+use super::live::Live;
+use super::model::{Contents, Expected, Stored, chunk_bytes};
+use crate::checksum::chunk_is_sound;
+use crate::device::sim::{SimDrive, SimRng};
+use crate::drives::{DriveCommand, Drives};
+use crate::error::{Damage, Error};
+use crate::format::{Label, Manifest, SegmentTable, crc64};
+use crate::limits::BLOCK_BYTES;
+use crate::metadata;
+use crate::pool::Notice;
+use crate::state::{Committed, State};
+
+/// Far behind every time that a pool's life has.
+const LATER_UNIX_NS: u64 = 1_800_000_000_000_000_000;
+
+/// One image's examiner.
+pub(super) struct Checker<'a> {
+    pub(super) lab: &'a Lab,
+    pub(super) tally: &'a Tally,
+    pub(super) expected: &'a Expected,
+    /// Also crash the recovery.
+    pub(super) nest: bool,
+    /// Decides which images get the dearer checks.
+    pub(super) seed: u64,
+}
+
+/// What opening found.
+struct Opened {
+    state: State,
+    notices: Vec<Notice>,
+}
+
+impl Checker<'_> {
+    /// Checks an image, which is changed by it. Says how many more images were looked at.
+    pub(super) fn check(&self, image: &[SimDrive]) -> Result<u64, String> {
+        let mut rng = SimRng::new(self.seed);
+        let generation = self.read_only(image, &mut rng)?;
+        let mut more = 0;
+        if rng.one_in(8) {
+            self.fall_back(image, generation)?;
+        }
+        if self.nest && rng.one_in(16) {
+            more = self.crash_recovery(image, generation)?;
+        }
+        self.read_write(image, generation, &mut rng)?;
+        Ok(more)
+    }
+
+    fn open(&self, image: &[SimDrive], writable: bool) -> Result<Opened, String> {
+        let mut drives = self.lab.drive(image).map_err(|error| error.to_string())?;
+        let mut notices = Vec::new();
+        open_pool(&mut drives, writable, LATER_UNIX_NS, &mut notices)
+            .map(|state| Opened { state, notices })
+            .map_err(|error| format!("the pool does not open: {error}"))
+    }
+
+    /// Opens for reading: which generation is it, is it one that may be seen, and is all of it right?
+    fn read_only(&self, image: &[SimDrive], rng: &mut SimRng) -> Result<u64, String> {
+        let before = digest(image);
+        let opened = self.open(image, false)?;
+        opened.notices.iter().try_for_each(only_a_torn_root)?;
+        let generation = opened.state.root().generation.0;
+        if !self.expected.allows(generation) {
+            return Err(format!(
+                "generation {generation} is visible; {} was acknowledged, {:?} under way",
+                self.expected.acknowledged, self.expected.pending
+            ));
+        }
+        self.compare(image, &opened.state, generation)?;
+        if rng.one_in(8) {
+            let again = self.open(image, false)?;
+            if entries(&again.state) != entries(&opened.state) {
+                return Err("opening for reading twice gives two catalogues".into());
+            }
+        }
+        if digest(image) != before {
+            return Err("opening for reading wrote to a drive".into());
+        }
+        Ok(generation)
+    }
+
+    /// The checkpoints are those of the generation, and their data is what was saved.
+    fn compare(&self, image: &[SimDrive], state: &State, generation: u64) -> Result<(), String> {
+        let contents = &self.expected.history[&generation];
+        same_names(state, contents)?;
+        let mut drives = self.lab.drive(image).map_err(|error| error.to_string())?;
+        for committed in state.checkpoints() {
+            let stored = &contents[&committed.name()];
+            match verify_checkpoint(&mut drives, state.label(), committed, stored)? {
+                None => {}
+                Some(damage) => return Err(format!("after a mere crash: {damage}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens for writing: the same is visible, free space is what nobody needs, what recovery wrote
+    /// is durable, and saving works again.
+    fn read_write(
+        &self,
+        image: &[SimDrive],
+        generation: u64,
+        rng: &mut SimRng,
+    ) -> Result<(), String> {
+        let opened = self.open(image, true)?;
+        opened.notices.iter().try_for_each(only_a_torn_root)?;
+        let contents = &self.expected.history[&generation];
+        same_names(&opened.state, contents)?;
+        check_free(self.lab, image, &opened.state)?;
+        self.generation_is(&opened.state, generation + 1)?;
+        image.iter().for_each(|sim| sim.crash_keeping(&[], None));
+
+        if rng.one_in(4) {
+            // Saving again is the engine's own business from here on, so a second explorer's pool
+            // does it, without exploring.
+            let mut expected = self.expected.clone();
+            expected.begin(generation + 1, contents.clone());
+            expected.acknowledge(generation + 1);
+            let mut explorer = self.explorer(image, expected, DEEPER);
+            explorer.effort = Effort::NONE;
+            let mut live = Live::adopt(explorer, opened.state, LATER_UNIX_NS)?;
+            live.save_again()?;
+            let (sims, expected) = live.end();
+            sims.iter().for_each(|sim| sim.crash_keeping(&[], None));
+            let checker = Checker { expected: &expected, nest: false, ..*self };
+            let opened = checker.open(&sims, false)?;
+            let generation = opened.state.root().generation.0;
+            if generation != expected.acknowledged {
+                return Err(format!(
+                    "saved after recovery, and generation {generation} is visible"
+                ));
+            }
+            return checker.compare(&sims, &opened.state, generation);
+        }
+        let again = self.open(image, false)?;
+        if let Some(notice) = again.notices.first() {
+            return Err(format!("recovery left damage behind: {notice}"));
+        }
+        self.generation_is(&again.state, generation + 1)?;
+        same_names(&again.state, contents)
+    }
+
+    fn generation_is(&self, state: &State, generation: u64) -> Result<(), String> {
+        let found = state.root().generation.0;
+        if found != generation {
+            return Err(format!("generation {found} after recovery, not {generation}"));
+        }
+        Ok(())
+    }
+
+    /// With the newest catalogue damaged on every drive, the generation before is opened, told, and
+    /// whole: the two newest generations are never written.
+    fn fall_back(&self, image: &[SimDrive], generation: u64) -> Result<(), String> {
+        let Some(before) = self.expected.history.get(&(generation - 1)) else { return Ok(()) };
+        let hurt: Vec<SimDrive> = image.iter().map(SimDrive::fork).collect();
+        let label = self.open(&hurt, false)?.state.label().clone();
+        let offset = label.layout.catalogue_offset(crate::units::Generation(generation));
+        hurt.iter().for_each(|sim| sim.corrupt(offset, BLOCK_BYTES, self.seed));
+        for writable in [false, true] {
+            let opened = self
+                .open(&hurt, writable)
+                .map_err(|error| format!("after damage to the newest catalogue: {error}"))?;
+            let told = |notice: &Notice| {
+                matches!(notice, Notice::FellBack { lost, opened }
+                if lost.0 == generation && opened.0 == generation - 1)
+            };
+            if !opened.notices.iter().any(told) {
+                return Err(format!("falling back from {generation} was not told"));
+            }
+            same_names(&opened.state, before)?;
+            self.compare(&hurt, &opened.state, generation - 1)
+                .map_err(|what| format!("the generation before the newest: {what}"))?;
+        }
+        // What was written on top of the older generation is the newest now.
+        let opened = self.open(&hurt, false)?;
+        self.generation_is(&opened.state, generation + 1)?;
+        same_names(&opened.state, before)
+    }
+
+    /// Crashes the recovery, too, at each of its batches.
+    fn crash_recovery(&self, image: &[SimDrive], generation: u64) -> Result<u64, String> {
+        let copies: Vec<SimDrive> = image.iter().map(SimDrive::fork).collect();
+        let mut expected = self.expected.clone();
+        let contents = expected.history[&generation].clone();
+        // What recovery saw is what it must keep: it may have been shown to somebody.
+        expected.acknowledge(generation);
+        expected.begin(generation + 1, contents);
+        let mut explorer = self.explorer(&copies, expected, DEEPER);
+        let mut drives = self.lab.drive(&copies).map_err(|error| error.to_string())?;
+        let mut watched = Watched { drives: &mut drives, explorer: &mut explorer };
+        open_pool(&mut watched, true, LATER_UNIX_NS, &mut Vec::new())
+            .map_err(|error| format!("the pool does not open: {error}"))?;
+        explorer.expected.acknowledge(generation + 1);
+        explorer.explore(&[]);
+        match explorer.violation {
+            Some(what) => Err(format!("crash during recovery: {what}")),
+            None => Ok(explorer.images),
+        }
+    }
+
+    fn explorer(&self, sims: &[SimDrive], expected: Expected, depth: u32) -> Explorer<'_> {
+        Explorer {
+            lab: self.lab,
+            tally: self.tally,
+            sims: sims.to_vec(),
+            expected,
+            effort: Effort { exhaustive: 4, structured: true, random: 4 },
+            rng: SimRng::new(self.seed),
+            images: 0,
+            violation: None,
+            guards: true,
+            protected: Vec::new(),
+            cut_one_in: 0,
+            survivors: None,
+            depth,
+        }
+    }
+}
+
+/// Deep enough that nothing is nested any more.
+const DEEPER: u32 = 1;
+
+/// A crash tears roots, which is told; it damages nothing else that anybody looks at.
+fn only_a_torn_root(notice: &Notice) -> Result<(), String> {
+    match notice {
+        Notice::Repaired(damage) | Notice::DamagedCopy(damage) if damage.what == "root" => Ok(()),
+        Notice::RolledForward(_) => Ok(()),
+        other => Err(format!("after a mere crash: {other}")),
+    }
+}
+
+fn entries(state: &State) -> Vec<crate::format::CatalogueEntry> {
+    state.checkpoints().map(|committed| committed.entry.clone()).collect()
+}
+
+pub(super) fn same_names(state: &State, contents: &Contents) -> Result<(), String> {
+    let found: Vec<_> = state.checkpoints().map(|committed| committed.name()).collect();
+    if found.iter().ne(contents.keys()) {
+        let list = |names: Vec<String>| names.join(", ");
+        return Err(format!(
+            "generation {} shows [{}], not [{}]",
+            state.root().generation,
+            list(found.iter().map(ToString::to_string).collect()),
+            list(contents.keys().map(ToString::to_string).collect()),
+        ));
+    }
+    match state.checkpoints().find_map(|committed| committed.damage.as_ref()) {
+        Some(damage) => Err(format!("after a mere crash: {damage}")),
+        None => Ok(()),
+    }
+}
+
+/// The tables of a checkpoint, by its metadata on the drives.
+pub(super) fn read_tables(
+    drives: &mut dyn Drives,
+    label: &Label,
+    committed: &Committed,
+) -> Result<(Manifest, Vec<SegmentTable>), Error> {
+    let entry = &committed.entry;
+    let manifest = metadata::sound(metadata::read_manifest(drives, label, entry, 0))?;
+    let tables = (0..entry.participants)
+        .map(|number| {
+            metadata::sound(metadata::read_table(drives, label, entry, &manifest, number))
+        })
+        .collect::<Result<_, _>>()?;
+    Ok((manifest, tables))
+}
+
+/// Reads a checkpoint as a restore would. `Ok(None)`: it is what was saved. `Ok(Some)`: it is not,
+/// and that is told. `Err`: it is not, and a restore would not notice.
+pub(super) fn verify_checkpoint(
+    drives: &mut dyn Drives,
+    label: &Label,
+    committed: &Committed,
+    stored: &Stored,
+) -> Result<Option<Error>, String> {
+    let name = committed.name();
+    let tables = match read_tables(drives, label, committed) {
+        Ok((_, tables)) => tables,
+        Err(error) => return Ok(Some(error)),
+    };
+    let Stored::Segments { seed, lengths_bytes } = stored else { return Ok(None) };
+    let lengths: Vec<u64> = tables.iter().map(|table| table.length_bytes).collect();
+    if lengths != *lengths_bytes {
+        return Err(format!("{name}: segments of {lengths:?} bytes, not {lengths_bytes:?}"));
+    }
+    for table in &tables {
+        for (number, record) in (0..).zip(&table.chunks) {
+            let len_bytes = CHUNK_BYTES.min(table.length_bytes - number * CHUNK_BYTES) as usize;
+            let mut bytes = vec![0; len_bytes.next_multiple_of(BLOCK_BYTES as usize)];
+            let location = record.location;
+            let offset_bytes = label.layout.slot_offset(location.slot);
+            let mut batch =
+                [DriveCommand::Read { drive: location.drive, offset_bytes, into: &mut bytes }];
+            if let Err(error) = crate::commit::run_all(drives, &mut batch) {
+                return Ok(Some(error));
+            }
+            let (data, padding) = bytes.split_at(len_bytes);
+            let padding_is_zero = padding.iter().all(|byte| *byte == 0);
+            if !chunk_is_sound(record.crc64, crc64(data), padding_is_zero) {
+                return Ok(Some(data_damage(label, &name.to_string(), location, number).into()));
+            }
+            if *data != chunk_bytes(*seed, table.participant, number, len_bytes) {
+                return Err(format!(
+                    "{name}: chunk {number} of participant {} has wrong bytes and a right checksum",
+                    table.participant
+                ));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn data_damage(label: &Label, name: &str, location: crate::units::Location, chunk: u64) -> Damage {
+    Damage {
+        what: "data",
+        serial: label.drives[location.drive.as_usize()].serial.clone(),
+        offset_bytes: Some(label.layout.slot_offset(location.slot)),
+        checkpoint: Some(name.to_owned()),
+        shard: None,
+        generation: None,
+        detail: format!("chunk {chunk}: its checksum does not match"),
+    }
+}
+
+/// Free is what no checkpoint names: nothing leaks, nothing is free that is in use.
+pub(super) fn check_free(lab: &Lab, image: &[SimDrive], state: &State) -> Result<(), String> {
+    let mut drives = lab.drive(image).map_err(|error| error.to_string())?;
+    let label = state.label();
+    let mut slots = vec![HashSet::new(); label.drives.len()];
+    let mut blocks = HashSet::new();
+    for committed in state.checkpoints() {
+        let (manifest, tables) = read_tables(&mut drives, label, committed)
+            .map_err(|error| format!("free space: {error}"))?;
+        let extents = manifest.segments.iter().map(|segment| segment.table);
+        for extent in extents.chain([committed.entry.manifest]) {
+            let (start, count) = label.layout.meta_blocks_of(&extent).ok_or("an extent astray")?;
+            blocks.extend(start..start + count);
+        }
+        for chunk in tables.iter().flat_map(|table| &table.chunks) {
+            slots[chunk.location.drive.as_usize()].insert(chunk.location.slot);
+        }
+    }
+    let free: Vec<u64> = label
+        .drives
+        .iter()
+        .zip(&slots)
+        .map(|(drive, used)| label.layout.data_slots(drive.capacity_bytes) - used.len() as u64)
+        .collect();
+    if state.free_slots() != free {
+        return Err(format!("{:?} slots are free, not {free:?}", state.free_slots()));
+    }
+    let free = label.layout.meta_blocks() - blocks.len() as u64;
+    if state.free_meta_blocks() != free {
+        return Err(format!("{} metadata blocks are free, not {free}", state.free_meta_blocks()));
+    }
+    Ok(())
+}

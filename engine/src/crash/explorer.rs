@@ -1,0 +1,236 @@
+//! Crashes a pool before each batch of writes, in many ways, and has each image checked.
+//!
+//! A batch is what the engine runs without an order inside it. Before it runs, the writes at risk
+//! are those that completed and were not flushed, and those of the batch. A power cut at any
+//! command boundary within the batch leaves some subset of them, so the subsets cover all
+//! boundaries; the ones that a serial drive would leave are always among the chosen.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use super::check::Checker;
+use super::images::{Choice, Effort, choices};
+use super::lab::Lab;
+use super::model::Expected;
+use crate::device::DriveFacts;
+use crate::device::sim::{SimDrive, SimRng, Torn, WriteId};
+use crate::direct::DirectDrives;
+use crate::drives::{DriveCommand, Drives};
+use crate::error::IoError;
+use crate::limits::BLOCK_BYTES;
+
+/// More than one nested level would only repeat what the first sees.
+const DEEPEST: u32 = 1;
+
+/// What all explorers of one run share.
+#[derive(Default)]
+pub(super) struct Tally {
+    /// Digests of all images so far.
+    images: Mutex<HashSet<u64>>,
+    /// Digests of images, each with what was expected of it.
+    checked: Mutex<HashSet<u64>>,
+}
+
+impl Tally {
+    pub(super) fn distinct(&self) -> u64 {
+        lock(&self.images).len() as u64
+    }
+}
+
+fn lock(set: &Mutex<HashSet<u64>>) -> std::sync::MutexGuard<'_, HashSet<u64>> {
+    set.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Explores the crashes of one pool.
+pub(super) struct Explorer<'a> {
+    pub(super) lab: &'a Lab,
+    pub(super) tally: &'a Tally,
+    pub(super) sims: Vec<SimDrive>,
+    pub(super) expected: Expected,
+    pub(super) effort: Effort,
+    pub(super) rng: SimRng,
+    /// Images made, those that were seen before included.
+    pub(super) images: u64,
+    /// The first thing that is wrong.
+    pub(super) violation: Option<String>,
+    /// Whether writes to what the two newest generations need are a violation. They are not where
+    /// damage is repaired in place.
+    pub(super) guards: bool,
+    /// Those places: the drive in the high 16 bits, the offset below.
+    pub(super) protected: Vec<std::ops::Range<u64>>,
+    /// One in so many batches is where the power really goes.
+    pub(super) cut_one_in: u64,
+    /// What the power left.
+    pub(super) survivors: Option<Vec<SimDrive>>,
+    pub(super) depth: u32,
+}
+
+impl<'a> Explorer<'a> {
+    /// Before a batch runs, or with an empty one while nothing does.
+    pub(super) fn explore(&mut self, batch: &[DriveCommand<'_>]) {
+        if self.violation.is_none()
+            && let Err(violation) = self.try_explore(batch)
+        {
+            self.violation = Some(violation);
+        }
+    }
+
+    fn try_explore(&mut self, batch: &[DriveCommand<'_>]) -> Result<(), String> {
+        self.check_writes(batch)?;
+        let with_batch = self.put_at_risk(batch)?;
+        let risks: Vec<(usize, WriteId, u64)> = with_batch
+            .iter()
+            .enumerate()
+            .flat_map(|(drive, sim)| {
+                let writes = sim.volatile_writes().into_iter();
+                writes.map(move |write| (drive, write.id, write.len_bytes / BLOCK_BYTES))
+            })
+            .collect();
+        let blocks: Vec<u64> = risks.iter().map(|(_, _, blocks)| *blocks).collect();
+        let fingerprint = fingerprint(&self.expected);
+        for choice in choices(&blocks, self.effort, &mut self.rng) {
+            let image = crash(&with_batch, &risks, &choice);
+            self.images += 1;
+            let digest = digest(&image);
+            lock(&self.tally.images).insert(digest);
+            if !lock(&self.tally.checked).insert(digest ^ fingerprint) {
+                continue;
+            }
+            let seed = digest;
+            let checker = Checker {
+                lab: self.lab,
+                tally: self.tally,
+                expected: &self.expected,
+                nest: self.depth < DEEPEST,
+                seed,
+            };
+            let nested = checker.check(&image).map_err(|what| {
+                format!("{what}\n  the image: {}", describe(&risks, &choice, batch))
+            })?;
+            self.images += nested;
+        }
+        if self.cut_one_in > 0 && self.survivors.is_none() && self.rng.one_in(self.cut_one_in) {
+            let effort = Effort { exhaustive: 0, structured: false, random: 1 };
+            let choice = choices(&blocks, effort, &mut self.rng).into_iter().next();
+            self.survivors = choice.map(|choice| crash(&with_batch, &risks, &choice));
+        }
+        Ok(())
+    }
+
+    /// Copies of the drives on which the writes of the batch are as much at risk as those before.
+    fn put_at_risk(&self, batch: &[DriveCommand<'_>]) -> Result<Vec<SimDrive>, String> {
+        let forks: Vec<SimDrive> = self.sims.iter().map(SimDrive::fork).collect();
+        let mut writes: Vec<DriveCommand<'_>> = batch
+            .iter()
+            .filter_map(|command| match command {
+                DriveCommand::Write { drive, offset_bytes, data, .. } => {
+                    let (drive, offset_bytes) = (*drive, *offset_bytes);
+                    Some(DriveCommand::Write { drive, offset_bytes, data, durable: false })
+                }
+                _ => None,
+            })
+            .collect();
+        let mut direct = self.lab.drive(&forks).map_err(|error| error.to_string())?;
+        crate::commit::run_all(&mut direct, &mut writes).map_err(|error| error.to_string())?;
+        Ok(forks)
+    }
+
+    /// Extents of the two newest generations are never written.
+    fn check_writes(&self, batch: &[DriveCommand<'_>]) -> Result<(), String> {
+        for command in batch {
+            let DriveCommand::Write { drive, offset_bytes, data, .. } = command else { continue };
+            let (start, end) = (*offset_bytes, offset_bytes + data.len() as u64);
+            let place = |at: u64| u64::from(drive.0) << 48 | at;
+            let hurt = |range: &&std::ops::Range<u64>| {
+                place(start) < range.end && range.start < place(end)
+            };
+            if self.protected.iter().any(|range| hurt(&range)) {
+                return Err(format!(
+                    "drive {drive}: a write of bytes {start} to {end} hurts generation {} or the one before",
+                    self.expected.acknowledged
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Drives whose batches are explored before they run.
+pub(super) struct Watched<'e, 'a> {
+    pub(super) drives: &'e mut DirectDrives,
+    pub(super) explorer: &'e mut Explorer<'a>,
+}
+
+impl Drives for Watched<'_, '_> {
+    fn facts(&self) -> &[DriveFacts] {
+        self.drives.facts()
+    }
+
+    fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), IoError>> {
+        if batch.iter().any(|command| matches!(command, DriveCommand::Write { .. })) {
+            self.explorer.explore(batch);
+        }
+        if self.explorer.survivors.is_some() {
+            return vec![Err(IoError::Removed); batch.len()];
+        }
+        self.drives.run(batch)
+    }
+}
+
+/// The drives after a power cut that left what `choice` says.
+fn crash(sims: &[SimDrive], risks: &[(usize, WriteId, u64)], choice: &Choice) -> Vec<SimDrive> {
+    let crash_one = |(number, sim): (usize, &SimDrive)| {
+        let copy = sim.fork();
+        let kept: Vec<WriteId> = risks
+            .iter()
+            .zip(&choice.kept)
+            .filter(|((drive, _, _), kept)| *drive == number && **kept)
+            .map(|((_, id, _), _)| *id)
+            .collect();
+        let torn = choice.torn.as_ref().and_then(|(write, sectors)| {
+            let (drive, id, _) = risks[*write];
+            (drive == number).then(|| Torn { id, sectors: sectors.clone() })
+        });
+        copy.crash_keeping(&kept, torn.as_ref());
+        copy
+    };
+    sims.iter().enumerate().map(crash_one).collect()
+}
+
+/// The digest of what all drives hold.
+pub(super) fn digest(sims: &[SimDrive]) -> u64 {
+    let mut hash = Xxh3::new();
+    sims.iter().for_each(|sim| hash.update(&sim.durable_digest().to_le_bytes()));
+    hash.digest()
+}
+
+fn fingerprint(expected: &Expected) -> u64 {
+    xxh3_64(format!("{expected:?}").as_bytes())
+}
+
+fn describe(
+    risks: &[(usize, WriteId, u64)],
+    choice: &Choice,
+    batch: &[DriveCommand<'_>],
+) -> String {
+    let kept = risks.iter().zip(&choice.kept).filter(|(_, kept)| **kept);
+    let kept: Vec<String> = kept.map(|((drive, id, _), _)| format!("{drive}:{}", id.0)).collect();
+    let torn = choice.torn.as_ref().map_or_else(String::new, |(write, sectors)| {
+        let (drive, id, _) = risks[*write];
+        format!(", torn {drive}:{} sectors {sectors:?}", id.0)
+    });
+    let batch: Vec<String> = batch
+        .iter()
+        .map(|command| {
+            format!("{} {}@{:#x}", command.what(), command.drive(), command.offset_bytes())
+        })
+        .collect();
+    format!(
+        "of {} writes at risk kept [{}]{torn}, before batch [{}]",
+        risks.len(),
+        kept.join(" "),
+        batch.join(", ")
+    )
+}

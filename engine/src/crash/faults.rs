@@ -1,0 +1,200 @@
+//! Drives that do wrong: what they hurt is told, and nothing wrong is shown as right.
+//!
+//! All faults of a run are on one drive. A pool of two or more has sound copies of all metadata on
+//! the others, so it must open at the right generation and may miss nothing but data of that drive.
+//! A pool of one drive may miss anything, as long as it says so.
+
+use super::check::{same_names, verify_checkpoint};
+use super::lab::{Lab, open_pool};
+use super::live::{Live, Operation, Stop};
+use crate::device::Operation as Command;
+use crate::device::sim::{Effect, Fault, SimDrive, SimRng, When};
+use crate::error::{Error, IoError};
+use crate::format::{Layout, Zone};
+use crate::limits::BLOCK_BYTES;
+use crate::pool::Notice;
+use crate::units::Generation;
+
+/// Operations of one run.
+const OPERATIONS: usize = 40;
+/// What a drive says that cannot do what it is asked.
+const INTERNAL_ERROR: IoError = IoError::Nvme { sct: 0, sc: 0x06, dnr: true };
+
+/// Operations with a fault at most of them; after each, the pool is opened as it is on the drives.
+pub(super) fn faulty_run(mut live: Live<'_>, rng: &mut SimRng) -> Result<u64, String> {
+    let drives = live.explorer.sims.len();
+    let victim = rng.index(drives);
+    let serial = format!("SIM{victim}");
+    let mut done: Vec<String> = Vec::new();
+    let mut opened = 0;
+    for _ in 0..OPERATIONS {
+        let fault = arm(&live, victim, rng);
+        // A pool of one drive may be past opening.
+        let choices = if drives == 1 {
+            &[Operation::SaveSmall, Operation::Remove][..]
+        } else {
+            &Operation::ALL
+        };
+        let operation = choices[rng.index(choices.len())];
+        done.push(format!("{operation:?} with {fault}"));
+        let ended = live.perform(operation);
+        live.explorer.sims[victim].clear_faults();
+        match ended {
+            Ok(_) | Err(Stop::Refused(_)) => {}
+            Err(stop) => return Err(format!("{}: {stop}", done.join(", "))),
+        }
+        if rng.one_in(2) {
+            done.push(flip(&mut live, victim, rng));
+        }
+        let image: Vec<SimDrive> = live.explorer.sims.iter().map(SimDrive::fork).collect();
+        image.iter().for_each(|sim| sim.crash_keeping(&[], None));
+        opened += 1;
+        let told = told_or_right(&live, &image, &serial).map_err(|what| {
+            format!("{drives} drives, {serial} at fault: {what}\n  after {}", done.join(", "))
+        })?;
+        if told == Told::Lost {
+            break;
+        }
+    }
+    Ok(opened)
+}
+
+/// Sets a fault for the next operation; says which.
+fn arm(live: &Live<'_>, victim: usize, rng: &mut SimRng) -> String {
+    let layout = &live.state.label().layout;
+    let sim = &live.explorer.sims[victim];
+    let command = if rng.one_in(3) { Command::WriteDurable } else { Command::Write };
+    let when = When::Nth(rng.below(8));
+    let effect = match rng.below(3) {
+        0 => return "no fault".into(),
+        1 => Effect::Lose,
+        _ => {
+            let (start, end) = match rng.below(3) {
+                0 => (layout.catalogue_offset(Generation(0)), layout.meta_offset()),
+                1 => (layout.meta_offset(), layout.meta_block_offset(64)),
+                _ => (layout.slot_offset(0), layout.slot_offset(400)),
+            };
+            let block = rng.below((end - start) / BLOCK_BYTES);
+            Effect::Misdirect { offset_bytes: start + block * BLOCK_BYTES }
+        }
+    };
+    let what = format!("{effect:?} of {command:?} {when:?}");
+    match sim.inject(Fault::new(command, when, effect)) {
+        Ok(()) => what,
+        Err(error) => format!("no fault ({error})"),
+    }
+}
+
+/// Flips a bit of something that the newest generation needs; says of what.
+fn flip(live: &mut Live<'_>, victim: usize, rng: &mut SimRng) -> String {
+    let label = live.state.label().clone();
+    let layout: &Layout = &label.layout;
+    let generation = live.state.root().generation;
+    let capacity = label.drives[victim].capacity_bytes;
+    let (what, offset, len) = match rng.below(5) {
+        // One copy of several on the same drive; a second flip there may undo the first.
+        0 => ("a label", Layout::front_label_offsets()[0], 400),
+        1 if label.drives.len() > 1 => {
+            ("a root", layout.root_offset(Zone::Front, generation, capacity), 152)
+        }
+        2 => ("a catalogue", layout.catalogue_offset(generation), 300),
+        kind => match live.some_extent(victim, kind == 3, rng) {
+            Some((offset, len)) => (if kind == 3 { "metadata" } else { "data" }, offset, len),
+            None => return "no flip".into(),
+        },
+    };
+    let at = offset + rng.below(len);
+    live.explorer.sims[victim].flip_bit(at, rng.below(8) as u8);
+    format!("a bit of {what} flipped at {at:#x}")
+}
+
+#[derive(PartialEq, Eq)]
+enum Told {
+    /// The newest generation opens.
+    Opened,
+    /// The pool does not open, or only an older generation: the run ends here.
+    Lost,
+}
+
+/// Opens the image for reading and reads everything.
+fn told_or_right(live: &Live<'_>, image: &[SimDrive], serial: &str) -> Result<Told, String> {
+    let alone = image.len() == 1;
+    let lab: &Lab = live.explorer.lab;
+    let expected = &live.explorer.expected;
+    let mut drives = lab.drive(image).map_err(|error| error.to_string())?;
+    let mut notices = Vec::new();
+    let state = match open_pool(&mut drives, false, 0, &mut notices) {
+        Ok(state) => state,
+        Err(_) if alone => return Ok(Told::Lost),
+        Err(error) => return Err(format!("the pool does not open: {error}")),
+    };
+    let generation = state.root().generation.0;
+    let fell_back = notices.iter().any(|notice| matches!(notice, Notice::FellBack { .. }));
+    if fell_back && !alone {
+        return Err(format!("fell back to {generation}, with a sound copy on another drive"));
+    }
+    let newest = expected.allows(generation);
+    let told_older = fell_back && generation + 1 == expected.acknowledged;
+    if !newest && !told_older {
+        return Err(format!("generation {generation} opens, not {}", expected.acknowledged));
+    }
+    let contents = expected.history.get(&generation).ok_or("a generation nobody made")?;
+    same_names(&state, contents)?;
+    for committed in state.checkpoints() {
+        let stored = &contents[&committed.name()];
+        match verify_checkpoint(&mut drives, state.label(), committed, stored)? {
+            None => {}
+            Some(_) if alone => {}
+            Some(Error::Damaged(damage)) if damage.what == "data" && damage.serial == serial => {}
+            Some(error) => return Err(format!("lost with a sound copy on another drive: {error}")),
+        }
+    }
+    Ok(if newest { Told::Opened } else { Told::Lost })
+}
+
+/// Fails the Nth command of an operation, for every N: once, and from there on. What the operation
+/// says must be true, and the pool must go on.
+pub(super) fn fail_each_command<'a>(
+    start: &dyn Fn() -> Result<Live<'a>, String>,
+    operation: Operation,
+    victim: usize,
+    forever: bool,
+) -> Result<u64, String> {
+    for number in 0.. {
+        let mut live = start()?;
+        // Something to remove, and something that must not be lost.
+        for _ in 0..2 {
+            live.perform(Operation::SaveSmall).map_err(|stop| stop.to_string())?;
+        }
+        let when = if forever { When::From(number) } else { When::Nth(number) };
+        let fault = Fault {
+            operation: None,
+            range_bytes: None,
+            when,
+            effect: Effect::Fail(INTERNAL_ERROR),
+        };
+        let sim = live.explorer.sims[victim].clone();
+        sim.inject(fault).map_err(|error| error.to_string())?;
+        sim.start_trace(1024);
+        let ended = live.perform(operation);
+        sim.clear_faults();
+        let failed = sim.take_trace().iter().any(|event| matches!(event.ended, Some(Err(_))));
+        let context = |what: String| {
+            format!("{operation:?}, {INTERNAL_ERROR} of SIM{victim} {when:?}: {what}")
+        };
+        match ended {
+            Ok(_) if !failed => return Ok(number),
+            Ok(_) => {}
+            Err(Stop::Refused(error)) if failed => {
+                if live.state.check_poison().is_ok() {
+                    live.save_again().map_err(|what| context(format!("{what}, after {error}")))?;
+                }
+            }
+            Err(stop) => return Err(context(stop.to_string())),
+        }
+        // Whatever it said, opening finds what was acknowledged, and saving works.
+        live.power_cut().map_err(|stop| context(stop.to_string()))?;
+        live.save_again().map_err(context)?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,161 @@
+//! Where the explorer works: arenas to drive simulated drives with, and a freshly formatted pool.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::model::{Contents, Stored};
+use crate::device::Device;
+use crate::device::sim::{SimConfig, SimDrive};
+use crate::direct::DirectDrives;
+use crate::drives::{DriveCommand, Drives};
+use crate::error::Error;
+use crate::format::{DriveEntry, Features, Label, Layout};
+use crate::limits::BLOCK_BYTES;
+use crate::memory::{HugePages, Region};
+use crate::pool::{Notice, format, open};
+use crate::state::{CheckpointSpec, State};
+use crate::units::DriveIndex;
+
+/// The smallest drive that a pool takes.
+const CAPACITY_BYTES: u64 = crate::format::layout::MIN_DRIVE_BYTES;
+/// Small, so that a checkpoint that spans all drives is little to write and to compare.
+pub(super) const CHUNK_BYTES: u64 = 64 << 10;
+/// Slots of each drive that the ballast leaves free, so that space is soon used again.
+const FREE_SLOTS: u64 = 4;
+/// The time of the first commit; every later one is a nanosecond later.
+const BIRTH_UNIX_NS: u64 = 1_700_000_000_000_000_000;
+
+/// One worker's arenas. An arena serves one set of drives at a time: the one that holds it.
+#[derive(Default)]
+pub(super) struct Lab {
+    arenas: RefCell<Vec<Arc<Region>>>,
+}
+
+impl Lab {
+    /// Opens simulated drives, in the order of their drive index.
+    pub(super) fn drive(&self, sims: &[SimDrive]) -> Result<DirectDrives, Error> {
+        let open = |sim: &SimDrive| sim.open().map(|device| Box::new(device) as Box<dyn Device>);
+        let devices = sims.iter().map(open).collect::<Result<_, _>>()?;
+        let mut arenas = self.arenas.borrow_mut();
+        let free = arenas.iter().find(|arena| Arc::strong_count(arena) == 1);
+        let arena = match free {
+            Some(arena) => Arc::clone(arena),
+            None => {
+                let arena = DirectDrives::arena(HugePages::Off)?;
+                arenas.push(Arc::clone(&arena));
+                arena
+            }
+        };
+        DirectDrives::with_arena(devices, arena)
+    }
+}
+
+/// Opens a pool as [`crate::Pool::open`] does, on this thread.
+pub(super) fn open_pool(
+    drives: &mut dyn Drives,
+    writable: bool,
+    now_unix_ns: u64,
+    notices: &mut Vec<Notice>,
+) -> Result<State, Error> {
+    let (labels, order) = open::identify(drives)?;
+    assert!(order.is_sorted(), "the explorer gives drives in order");
+    open::recover_state(drives, labels, writable, now_unix_ns, notices)
+}
+
+/// A pool to start from: formatted, nearly full, nothing volatile.
+pub(super) struct Base {
+    pub(super) sims: Vec<SimDrive>,
+    pub(super) contents: Contents,
+    pub(super) generation: u64,
+    pub(super) now_unix_ns: u64,
+}
+
+impl Base {
+    pub(super) fn new(lab: &Lab, drives: usize) -> Result<Base, Error> {
+        let config = |number: usize| SimConfig {
+            capacity_bytes: CAPACITY_BYTES,
+            serial: format!("SIM{number}"),
+            seed: number as u64,
+            ..SimConfig::default()
+        };
+        let sims: Vec<SimDrive> =
+            (0..drives).map(|number| SimDrive::new(config(number))).collect::<Result<_, _>>()?;
+        let mut direct = lab.drive(&sims)?;
+        let label = label(drives)?;
+        format::write_pool(&mut direct, &label)?;
+
+        let mut now_unix_ns = BIRTH_UNIX_NS + 1;
+        let mut state = open_pool(&mut direct, true, now_unix_ns, &mut Vec::new())?;
+        // The ballast: nearly all slots, never written, so its bytes are zeros.
+        let slots = state.free_slots().iter().map(|free| free - FREE_SLOTS).sum::<u64>();
+        let name = crate::CheckpointName::new("ballast", 0)?;
+        let spec = CheckpointSpec {
+            name: name.clone(),
+            participants: 1,
+            participant: 0,
+            length_bytes: slots * CHUNK_BYTES,
+            shards: Vec::new(),
+        };
+        let open = state.begin(&spec, Uuid::from_u128(1)).map_err(|_| no_room())?;
+        state.set_whole(open, 0);
+        let zero = crate::format::crc64(&vec![0; CHUNK_BYTES as usize]);
+        let sums = |_, _| vec![zero; slots as usize];
+        for planned in [true, false] {
+            now_unix_ns += 1;
+            let planned = if planned {
+                state.plan_commit(&[open], &sums, now_unix_ns)?
+            } else {
+                state.plan_empty(false, now_unix_ns)?
+            };
+            planned.plan.run(&mut direct).map_err(|failure| failure.error)?;
+            state.committed(planned);
+        }
+        let flushes =
+            (0..drives as u16).map(|drive| DriveCommand::Flush { drive: DriveIndex(drive) });
+        crate::commit::run_all(&mut direct, &mut flushes.collect::<Vec<_>>())?;
+        drop(direct);
+        let generation = state.root().generation.0;
+        let contents = Contents::from([(name, Stored::Ballast)]);
+        let sims = (0..).zip(&sims).map(|(number, sim)| compact(sim, config(number)));
+        Ok(Base { sims: sims.collect::<Result<_, _>>()?, contents, generation, now_unix_ns })
+    }
+}
+
+fn no_room() -> Error {
+    Error::Usage("the ballast does not fit".into())
+}
+
+/// A pool whose identities do not depend on the clock.
+pub(super) fn label(drives: usize) -> Result<Label, Error> {
+    let layout = Layout::plan(&vec![CAPACITY_BYTES; drives], CHUNK_BYTES)?;
+    let entry = |number: usize| DriveEntry {
+        uuid: Uuid::from_u128(0xd0 + number as u128),
+        serial: format!("SIM{number}"),
+        capacity_bytes: CAPACITY_BYTES,
+    };
+    Ok(Label {
+        pool: Uuid::from_u128(0xb00),
+        epoch: 1,
+        created_unix_ns: BIRTH_UNIX_NS,
+        features: Features::default(),
+        index: DriveIndex(0),
+        drives: (0..drives).map(entry).collect(),
+        layout,
+    })
+}
+
+/// The same durable content without blocks of zeros: forks of it are cheap.
+fn compact(sim: &SimDrive, config: SimConfig) -> Result<SimDrive, Error> {
+    let copy = SimDrive::new(config)?;
+    let zeros = vec![0; BLOCK_BYTES as usize];
+    for offset in (0..CAPACITY_BYTES).step_by(BLOCK_BYTES as usize) {
+        if let Some(block) = sim.peek_durable(offset, BLOCK_BYTES)
+            && block != zeros
+        {
+            copy.overwrite(offset, &block);
+        }
+    }
+    Ok(copy)
+}

@@ -1,0 +1,496 @@
+//! An open pool on one thread: does what the keeper and the reactors do, in the same order, over the
+//! same state and commit, while an explorer looks on.
+
+use std::ops::Range;
+
+use uuid::Uuid;
+
+use super::check::{read_tables, same_names};
+use super::explorer::{Explorer, Watched};
+use super::lab::{Base, CHUNK_BYTES, open_pool};
+use super::model::{Contents, Stored, chunk_bytes};
+use crate::device::sim::{SimDrive, SimRng};
+use crate::direct::DirectDrives;
+use crate::drives::DriveCommand;
+use crate::error::Error;
+use crate::format::crc64;
+use crate::limits::BLOCK_BYTES;
+use crate::name::CheckpointName;
+use crate::state::{BeginError, CheckpointSpec, Planned, Progress, State};
+use crate::units::Generation;
+
+/// Less than a chunk, and not whole blocks.
+const SMALL_BYTES: u64 = 5000;
+
+/// One operation on the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Operation {
+    /// Save a checkpoint of one chunk.
+    SaveSmall,
+    /// Save a checkpoint with chunks on every drive.
+    SaveSpanning,
+    /// Save a checkpoint of two participants.
+    SavePair,
+    /// Save a checkpoint while another is begun, which is committed with the next of these.
+    SaveOverlapping,
+    /// Begin a checkpoint, write it, and give it up.
+    Abandon,
+    /// Remove the oldest checkpoint.
+    Remove,
+    /// Commit an empty generation.
+    Reclaim,
+    /// Open the pool again, for writing.
+    Reopen,
+}
+
+impl Operation {
+    /// What the small worlds are made of.
+    pub(super) const SMALL: [Operation; 6] = [
+        Operation::SaveSmall,
+        Operation::SaveSpanning,
+        Operation::SavePair,
+        Operation::Remove,
+        Operation::Reclaim,
+        Operation::Reopen,
+    ];
+    /// Long runs do these, too.
+    pub(super) const ALL: [Operation; 8] = [
+        Operation::SaveSmall,
+        Operation::SaveSpanning,
+        Operation::SavePair,
+        Operation::Remove,
+        Operation::Reclaim,
+        Operation::Reopen,
+        Operation::SaveOverlapping,
+        Operation::Abandon,
+    ];
+}
+
+/// Why an operation ended early.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// The engine said so; the pool goes on.
+    Refused(Error),
+    /// The power went.
+    PowerCut,
+    /// Something is wrong.
+    Violation(String),
+}
+
+impl std::fmt::Display for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Stop::Refused(error) => write!(f, "refused: {error}"),
+            Stop::PowerCut => write!(f, "a power cut"),
+            Stop::Violation(what) => write!(f, "{what}"),
+        }
+    }
+}
+
+impl From<String> for Stop {
+    fn from(what: String) -> Stop {
+        Stop::Violation(what)
+    }
+}
+
+/// A checkpoint that is written and not committed.
+struct Begun {
+    number: u64,
+    name: CheckpointName,
+    stored: Stored,
+    sums: Vec<Vec<u64>>,
+}
+
+/// The open pool.
+pub(super) struct Live<'a> {
+    pub(super) explorer: Explorer<'a>,
+    pub(super) state: State,
+    drives: DirectDrives,
+    now_unix_ns: u64,
+    next_step: u64,
+    waiting: Option<Begun>,
+}
+
+impl<'a> Live<'a> {
+    /// Opens the base pool for writing; that itself is not explored.
+    pub(super) fn start(mut explorer: Explorer<'a>, base: &Base) -> Result<Live<'a>, String> {
+        let now_unix_ns = base.now_unix_ns + 1;
+        let mut drives = explorer.lab.drive(&explorer.sims).map_err(|error| error.to_string())?;
+        let state = open_pool(&mut drives, true, now_unix_ns, &mut Vec::new())
+            .map_err(|error| error.to_string())?;
+        explorer.expected.begin(base.generation + 1, base.contents.clone());
+        explorer.expected.acknowledge(base.generation + 1);
+        let mut live = Live { explorer, state, drives, now_unix_ns, next_step: 1, waiting: None };
+        live.protect()?;
+        Ok(live)
+    }
+
+    /// Goes on with a pool that is open already.
+    pub(super) fn adopt(
+        explorer: Explorer<'a>,
+        state: State,
+        now_unix_ns: u64,
+    ) -> Result<Live<'a>, String> {
+        let drives = explorer.lab.drive(&explorer.sims).map_err(|error| error.to_string())?;
+        let taken = state.checkpoints().map(|committed| committed.entry.step).max().unwrap_or(0);
+        let next_step = taken + 1000;
+        Ok(Live { explorer, state, drives, now_unix_ns, next_step, waiting: None })
+    }
+
+    /// The drives and what they must hold.
+    pub(super) fn end(self) -> (Vec<SimDrive>, super::model::Expected) {
+        drop(self.drives);
+        (self.explorer.sims, self.explorer.expected)
+    }
+
+    /// Carries an operation out. `Ok(false)`: there was nothing to do, or no room.
+    pub(super) fn perform(&mut self, operation: Operation) -> Result<bool, Stop> {
+        let drives = self.explorer.sims.len() as u64;
+        match operation {
+            Operation::SaveSmall => self.save(&[SMALL_BYTES]),
+            Operation::SaveSpanning => self.save(&[drives * CHUNK_BYTES + SMALL_BYTES]),
+            Operation::SavePair => self.save(&[SMALL_BYTES, CHUNK_BYTES]),
+            Operation::SaveOverlapping => self.save_overlapping(),
+            Operation::Abandon => {
+                let Some(begun) = self.begin(&[SMALL_BYTES, SMALL_BYTES])? else {
+                    return Ok(false);
+                };
+                self.give_up(begun.number, begun.sums.len());
+                Ok(true)
+            }
+            Operation::Remove => self.remove(),
+            Operation::Reclaim => self.reclaim().map(|()| true),
+            Operation::Reopen => self.reopen().map(|()| true),
+        }
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.now_unix_ns += 1;
+        self.now_unix_ns
+    }
+
+    fn save(&mut self, lengths_bytes: &[u64]) -> Result<bool, Stop> {
+        let Some(begun) = self.begin(lengths_bytes)? else { return Ok(false) };
+        self.commit(vec![begun])?;
+        Ok(true)
+    }
+
+    fn save_overlapping(&mut self) -> Result<bool, Stop> {
+        let Some(begun) = self.begin(&[SMALL_BYTES])? else { return Ok(false) };
+        match self.waiting.take() {
+            Some(waiting) => self.commit(vec![waiting, begun])?,
+            None => self.waiting = Some(begun),
+        }
+        Ok(true)
+    }
+
+    /// Reserves and writes a checkpoint.
+    fn begin(&mut self, lengths_bytes: &[u64]) -> Result<Option<Begun>, Stop> {
+        let step = self.next_step;
+        self.next_step += 1;
+        let name = CheckpointName { name: "c".into(), step };
+        let mut number = None;
+        for (participant, length_bytes) in (0..).zip(lengths_bytes) {
+            let spec = CheckpointSpec {
+                name: name.clone(),
+                participants: lengths_bytes.len() as u32,
+                participant,
+                length_bytes: *length_bytes,
+                shards: Vec::new(),
+            };
+            match self.join(&spec)? {
+                Some(joined) => number = Some(joined),
+                None => {
+                    if let Some(number) = number {
+                        self.give_up(number, participant as usize);
+                    }
+                    return Ok(None);
+                }
+            }
+        }
+        let Some(number) = number else { return Ok(None) };
+        let stored = Stored::Segments { seed: step, lengths_bytes: lengths_bytes.to_vec() };
+        let written = self.write_data(number, step, lengths_bytes);
+        if written.is_err() {
+            self.give_up(number, lengths_bytes.len());
+        }
+        Ok(Some(Begun { number, name, stored, sums: written? }))
+    }
+
+    /// Lets a participant join; `None` when there is no room even after an empty commit.
+    fn join(&mut self, spec: &CheckpointSpec) -> Result<Option<u64>, Stop> {
+        for reclaimed in [false, true] {
+            let id = Uuid::from_u128(u128::from(spec.name.step) << 8 | 0xc);
+            match self.state.begin(spec, id) {
+                Ok(number) => return Ok(Some(number)),
+                Err(BeginError::Reclaim { .. }) if !reclaimed => self.reclaim()?,
+                Err(BeginError::Reclaim { .. }) => return Ok(None),
+                Err(BeginError::Failed(Error::NoSpace { .. } | Error::Usage(_))) => {
+                    return Ok(None);
+                }
+                Err(BeginError::Failed(error)) => return Err(Stop::Refused(error)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes all chunks of all participants; the result is their checksums.
+    fn write_data(
+        &mut self,
+        number: u64,
+        seed: u64,
+        lengths_bytes: &[u64],
+    ) -> Result<Vec<Vec<u64>>, Stop> {
+        let mut sums = Vec::new();
+        let mut writes = Vec::new();
+        for (participant, length_bytes) in (0..).zip(lengths_bytes) {
+            let mut of_segment = Vec::new();
+            let locations = self.state.locations(number, participant).unwrap_or_default();
+            for (chunk, location) in (0..).zip(locations) {
+                let len_bytes = CHUNK_BYTES.min(length_bytes - chunk * CHUNK_BYTES) as usize;
+                let mut bytes = chunk_bytes(seed, participant, chunk, len_bytes);
+                of_segment.push(crc64(&bytes));
+                bytes.resize(len_bytes.next_multiple_of(BLOCK_BYTES as usize), 0);
+                writes.push((*location, bytes));
+            }
+            sums.push(of_segment);
+        }
+        let layout = self.state.label().layout.clone();
+        let mut batch: Vec<_> = writes
+            .iter()
+            .map(|(location, data)| DriveCommand::Write {
+                drive: location.drive,
+                offset_bytes: layout.slot_offset(location.slot),
+                data,
+                durable: false,
+            })
+            .collect();
+        let mut watched = Watched { drives: &mut self.drives, explorer: &mut self.explorer };
+        let written = crate::commit::run_all(&mut watched, &mut batch);
+        self.stopped()?;
+        written.map_err(Stop::Refused)?;
+        Ok(sums)
+    }
+
+    /// Gives up a checkpoint that so many participants have joined.
+    fn give_up(&mut self, number: u64, participants: usize) {
+        self.state.doom(number);
+        (0..participants as u32).for_each(|ended| self.state.end_segment(number, ended));
+    }
+
+    fn commit(&mut self, begun: Vec<Begun>) -> Result<(), Stop> {
+        let mut contents = self.explorer.expected.contents().clone();
+        for begun in &begun {
+            for participant in 0..begun.sums.len() as u32 {
+                let progress = self.state.set_whole(begun.number, participant);
+                let last = participant as usize + 1 == begun.sums.len();
+                let wanted = if last { Progress::Ready } else { Progress::Waiting };
+                if progress != wanted {
+                    return Err(Stop::Violation(format!("{}: {progress:?}", begun.name)));
+                }
+            }
+            contents.insert(begun.name.clone(), begun.stored.clone());
+        }
+        let numbers: Vec<u64> = begun.iter().map(|begun| begun.number).collect();
+        let sums = |number: u64, participant: u32| {
+            let begun = begun.iter().find(|begun| begun.number == number);
+            begun.map_or_else(Vec::new, |begun| begun.sums[participant as usize].clone())
+        };
+        let now = self.tick();
+        let planned = self.state.plan_commit(&numbers, &sums, now).map_err(Stop::Refused)?;
+        let ended = self.make_durable(planned, contents);
+        if ended.is_err() {
+            numbers.iter().for_each(|number| self.state.doom(*number));
+        }
+        ended
+    }
+
+    fn remove(&mut self) -> Result<bool, Stop> {
+        let mut contents = self.explorer.expected.contents().clone();
+        let oldest = contents.iter().find(|(_, stored)| **stored != Stored::Ballast);
+        let Some(name) = oldest.map(|(name, _)| name.clone()) else { return Ok(false) };
+        contents.remove(&name);
+        let now = self.tick();
+        let planned = self.state.plan_remove(&name, now).map_err(Stop::Refused)?;
+        self.make_durable(planned, contents)?;
+        Ok(true)
+    }
+
+    fn reclaim(&mut self) -> Result<(), Stop> {
+        let contents = self.explorer.expected.contents().clone();
+        let now = self.tick();
+        let planned = self.state.plan_empty(false, now).map_err(Stop::Refused)?;
+        self.make_durable(planned, contents)
+    }
+
+    /// As the keeper does it.
+    fn make_durable(&mut self, planned: Planned, contents: Contents) -> Result<(), Stop> {
+        let generation = planned.plan.root.generation.0;
+        self.explorer.expected.begin(generation, contents);
+        let mut watched = Watched { drives: &mut self.drives, explorer: &mut self.explorer };
+        let ended = planned.plan.run(&mut watched);
+        self.stopped()?;
+        if let Err(failure) = ended {
+            if let Some(what) = failure.poison() {
+                self.state.poison(what, failure.error.to_string());
+            } else {
+                self.explorer.expected.pending = None;
+            }
+            return Err(Stop::Refused(failure.error));
+        }
+        self.state.committed(planned);
+        self.acknowledged(generation)
+    }
+
+    fn acknowledged(&mut self, generation: u64) -> Result<(), Stop> {
+        self.explorer.expected.acknowledge(generation);
+        self.explorer.explore(&[]);
+        self.stopped()?;
+        self.protect()?;
+        Ok(())
+    }
+
+    /// Opens the pool again; what is in the drives' caches stays there.
+    fn reopen(&mut self) -> Result<(), Stop> {
+        self.waiting = None;
+        let now = self.tick();
+        let contents = self.explorer.expected.contents().clone();
+        let generation = self.explorer.expected.acknowledged + 1;
+        self.explorer.expected.begin(generation, contents);
+        self.reopen_drives()?;
+        let mut watched = Watched { drives: &mut self.drives, explorer: &mut self.explorer };
+        let opened = open_pool(&mut watched, true, now, &mut Vec::new());
+        self.stopped()?;
+        match opened {
+            Ok(state) => self.state = state,
+            Err(error) => {
+                // What the state knew may be outdated; nothing goes on with it.
+                self.state.poison("open", error.to_string());
+                return Err(Stop::Refused(error));
+            }
+        }
+        same_names(&self.state, self.explorer.expected.contents())?;
+        self.acknowledged(generation)
+    }
+
+    /// Cuts the power now; the caches are lost.
+    pub(super) fn power_cut(&mut self) -> Result<(), Stop> {
+        let left = self.explorer.sims.iter().map(SimDrive::fork).collect::<Vec<_>>();
+        left.iter().for_each(|sim| sim.crash_keeping(&[], None));
+        self.explorer.survivors = Some(left);
+        self.recover()
+    }
+
+    /// A metadata object or a chunk of some checkpoint on this drive: offset and length.
+    pub(super) fn some_extent(
+        &mut self,
+        drive: usize,
+        metadata: bool,
+        rng: &mut SimRng,
+    ) -> Option<(u64, u64)> {
+        let label = self.state.label().clone();
+        let all: Vec<_> = self.state.checkpoints().cloned().collect();
+        let committed = &all[rng.index(all.len())];
+        let (manifest, tables) = read_tables(&mut self.drives, &label, committed).ok()?;
+        let mut extents: Vec<(u64, u64)> = Vec::new();
+        if metadata {
+            let of_tables = manifest.segments.iter().map(|segment| segment.table);
+            let named = of_tables.chain([committed.entry.manifest]);
+            extents.extend(named.map(|extent| (extent.offset_bytes, extent.len_bytes)));
+        } else {
+            let chunks = tables.iter().flat_map(|table| &table.chunks);
+            let here = chunks.filter(|chunk| chunk.location.drive.as_usize() == drive);
+            extents.extend(
+                here.map(|chunk| (label.layout.slot_offset(chunk.location.slot), SMALL_BYTES)),
+            );
+        }
+        (!extents.is_empty()).then(|| extents[rng.index(extents.len())])
+    }
+
+    /// The power went during an operation: opens what is left, and learns what that is.
+    pub(super) fn recover(&mut self) -> Result<(), Stop> {
+        let Some(survivors) = self.explorer.survivors.take() else { return Ok(()) };
+        self.waiting = None;
+        self.explorer.sims = survivors;
+        self.explorer.protected.clear();
+        self.reopen_drives()?;
+        let seen = open_pool(&mut self.drives, false, 0, &mut Vec::new())
+            .map_err(|error| format!("the pool does not open: {error}"))?;
+        let generation = seen.root().generation.0;
+        if !self.explorer.expected.allows(generation) {
+            return Err(Stop::Violation(format!("generation {generation} is visible")));
+        }
+        self.explorer.expected.acknowledge(generation);
+        let cut_one_in = std::mem::take(&mut self.explorer.cut_one_in);
+        let reopened = self.reopen();
+        self.explorer.cut_one_in = cut_one_in;
+        reopened
+    }
+
+    fn reopen_drives(&mut self) -> Result<(), Stop> {
+        // The drives must be closed before they are opened.
+        self.drives = self.explorer.lab.drive(&[]).map_err(|error| error.to_string())?;
+        let drives = self.explorer.lab.drive(&self.explorer.sims);
+        self.drives = drives.map_err(|error| error.to_string())?;
+        Ok(())
+    }
+
+    /// One more small save, making room for it if need be.
+    pub(super) fn save_again(&mut self) -> Result<(), String> {
+        for _ in 0..4 {
+            match self.perform(Operation::SaveSmall) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {
+                    self.perform(Operation::Remove).map_err(|stop| stop.to_string())?;
+                }
+                Err(stop) => return Err(format!("saving after recovery: {stop}")),
+            }
+        }
+        Err("saving after recovery: no room, with checkpoints removed".into())
+    }
+
+    fn stopped(&self) -> Result<(), Stop> {
+        if let Some(violation) = &self.explorer.violation {
+            return Err(Stop::Violation(violation.clone()));
+        }
+        if self.explorer.survivors.is_some() {
+            return Err(Stop::PowerCut);
+        }
+        Ok(())
+    }
+
+    /// Learns from the drives which places the two newest generations need.
+    pub(super) fn protect(&mut self) -> Result<(), String> {
+        if !self.explorer.guards {
+            return Ok(());
+        }
+        let generation = self.explorer.expected.acknowledged;
+        let label = self.state.label().clone();
+        let drives = label.drives.len() as u64;
+        let mut places: Vec<Range<u64>> = Vec::new();
+        let mut add = |drive: u64, offset: u64, len: u64| {
+            places.push((drive << 48 | offset)..(drive << 48 | (offset + len)));
+        };
+        let slot_bytes = label.layout.catalogue_slot_bytes();
+        for newest in [generation, generation.saturating_sub(1)] {
+            let offset = label.layout.catalogue_offset(Generation(newest));
+            (0..drives).for_each(|drive| add(drive, offset, slot_bytes));
+        }
+        for committed in self.state.checkpoints() {
+            let Ok((manifest, tables)) = read_tables(&mut self.drives, &label, committed) else {
+                continue;
+            };
+            let extents = manifest.segments.iter().map(|segment| segment.table);
+            for extent in extents.chain([committed.entry.manifest]) {
+                let (offset, len) = (extent.offset_bytes, extent.stored_bytes());
+                (0..drives).for_each(|drive| add(drive, offset, len));
+            }
+            for chunk in tables.iter().flat_map(|table| &table.chunks) {
+                let offset = label.layout.slot_offset(chunk.location.slot);
+                add(u64::from(chunk.location.drive.0), offset, CHUNK_BYTES);
+            }
+        }
+        self.explorer.protected = places;
+        Ok(())
+    }
+}

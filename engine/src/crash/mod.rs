@@ -1,0 +1,307 @@
+//! The crash explorer: drives the engine's own state, commit and recovery over simulated drives, on
+//! one thread, crashes them in every way that a power cut may leave them, and holds each image
+//! against a model of what was acknowledged.
+//!
+//! - Small worlds: all sequences of up to three operations on one to four drives. Each sequence
+//!   explores the crashes of its last operation; those of the ones before are another sequence's.
+//! - Long runs: many operations by a seed, with power cuts between them, and with bits that flip
+//!   and writes that are lost or land elsewhere on one drive.
+//! - One seed gives one run, whatever the number of threads: an item's images follow from the seed,
+//!   the round and the item alone, and a run ends only between groups of items.
+
+mod check;
+mod explorer;
+mod faults;
+mod images;
+mod lab;
+mod live;
+mod model;
+#[cfg(test)]
+mod recovery_tests;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::device::sim::{SimDrive, SimRng};
+use explorer::{Explorer, Tally};
+use images::Effort;
+use lab::{Base, Lab};
+use live::{Live, Operation, Stop};
+use model::Expected;
+
+/// Most drives of a small world.
+const MAX_DRIVES: usize = 4;
+/// Operations of the longest sequence.
+const LONGEST: u32 = 3;
+/// Items between two looks at whether there are enough images.
+const GROUP: usize = 32;
+/// Long runs in each round.
+const LONG_RUNS: usize = 64;
+/// Runs with faults in each round.
+const FAULTY_RUNS: usize = 64;
+/// Sweeps that fail every command of an operation in turn: by operation, drives, once or forever.
+const SWEEPS: usize = Operation::SMALL.len() * MAX_DRIVES * 2;
+
+/// What to explore.
+#[derive(Clone, Copy, Debug)]
+pub struct CrashOptions {
+    /// Distinct crash images after which it is enough.
+    pub images: u64,
+    /// Where all choices come from.
+    pub seed: u64,
+    /// Threads; the result does not depend on it.
+    pub threads: usize,
+    /// Only this round and item, for repeating a violation.
+    pub only: Option<(u64, usize)>,
+}
+
+/// What was explored without a violation.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CrashReport {
+    /// Crash images made.
+    pub images: u64,
+    /// Different ones among them.
+    pub distinct: u64,
+    /// Sequences of operations.
+    pub sequences: u64,
+}
+
+/// A promise that was broken.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// The round and the item that show it.
+    pub at: (u64, usize),
+    /// What was done, and what is wrong.
+    pub what: String,
+}
+
+/// Explores until there are enough distinct images.
+///
+/// # Errors
+/// The first violation.
+pub fn explore(options: CrashOptions) -> Result<CrashReport, Violation> {
+    let lab = Lab::default();
+    let bases: Vec<Base> = (1..=MAX_DRIVES)
+        .map(|drives| Base::new(&lab, drives))
+        .collect::<Result<_, _>>()
+        .map_err(|error| Violation { at: (0, 0), what: format!("making a pool: {error}") })?;
+    let worlds = small_worlds();
+    let tally = Tally::default();
+    let mut report = CrashReport::default();
+    let mut round = options.only.map_or(0, |(round, _)| round);
+    loop {
+        let mut items =
+            shuffled(worlds.len() + LONG_RUNS + FAULTY_RUNS + SWEEPS, options.seed ^ round);
+        if let Some((_, only)) = options.only {
+            items = vec![only];
+        }
+        for group in items.chunks(GROUP) {
+            let run = Run { options, round, bases: &bases, worlds: &worlds, tally: &tally };
+            let done = run.group(group)?;
+            report.images += done.images;
+            report.sequences += done.sequences;
+            report.distinct = tally.distinct();
+            if report.distinct >= options.images {
+                return Ok(report);
+            }
+        }
+        if options.only.is_some() {
+            return Ok(report);
+        }
+        round += 1;
+    }
+}
+
+/// One sequence of operations on so many drives.
+#[derive(Clone, Debug)]
+struct World {
+    drives: usize,
+    operations: Vec<Operation>,
+}
+
+fn small_worlds() -> Vec<World> {
+    let mut worlds = Vec::new();
+    for drives in 1..=MAX_DRIVES {
+        for length in 1..=LONGEST {
+            let choices = Operation::SMALL.len();
+            for mut number in 0..choices.pow(length) {
+                let mut operations = Vec::new();
+                for _ in 0..length {
+                    operations.push(Operation::SMALL[number % choices]);
+                    number /= choices;
+                }
+                worlds.push(World { drives, operations });
+            }
+        }
+    }
+    worlds
+}
+
+fn shuffled(count: usize, seed: u64) -> Vec<usize> {
+    let mut rng = SimRng::new(seed);
+    let mut items: Vec<usize> = (0..count).collect();
+    for i in (1..count).rev() {
+        items.swap(i, rng.index(i + 1));
+    }
+    items
+}
+
+/// What the workers of one round share.
+struct Run<'a> {
+    options: CrashOptions,
+    round: u64,
+    bases: &'a [Base],
+    worlds: &'a [World],
+    tally: &'a Tally,
+}
+
+impl Run<'_> {
+    /// Works through items, on several threads; of several violations the first item's counts.
+    fn group(&self, items: &[usize]) -> Result<CrashReport, Violation> {
+        let next = AtomicUsize::new(0);
+        let total = Mutex::new(CrashReport::default());
+        let violations = Mutex::new(BTreeMap::new());
+        std::thread::scope(|scope| {
+            for _ in 0..self.options.threads.max(1) {
+                scope.spawn(|| {
+                    let lab = Lab::default();
+                    loop {
+                        let place = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(item) = items.get(place) else { return };
+                        match self.item(&lab, *item) {
+                            Ok(images) => {
+                                let mut total =
+                                    total.lock().unwrap_or_else(PoisonError::into_inner);
+                                total.images += images;
+                                total.sequences += 1;
+                            }
+                            Err(what) => {
+                                let violation = Violation { at: (self.round, *item), what };
+                                let mut all =
+                                    violations.lock().unwrap_or_else(PoisonError::into_inner);
+                                all.insert(place, violation);
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        let violations = violations.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match violations.into_iter().next() {
+            Some((_, violation)) => Err(violation),
+            None => Ok(total.into_inner().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+
+    fn item(&self, lab: &Lab, item: usize) -> Result<u64, String> {
+        let seed = SimRng::new(self.options.seed ^ self.round << 32 ^ item as u64).next_u64();
+        match self.worlds.get(item) {
+            Some(world) => self.small_world(lab, world, seed),
+            None => match item - self.worlds.len() {
+                long if long < LONG_RUNS => self.long_run(lab, seed),
+                faulty if faulty < LONG_RUNS + FAULTY_RUNS => self.faulty_run(lab, seed),
+                sweep => self.sweep(lab, sweep - LONG_RUNS - FAULTY_RUNS, seed),
+            },
+        }
+    }
+
+    fn faulty_run(&self, lab: &Lab, seed: u64) -> Result<u64, String> {
+        let mut rng = SimRng::new(seed);
+        let base = &self.bases[rng.index(self.bases.len())];
+        let mut explorer = self.explorer(lab, base, seed, Effort::NONE);
+        explorer.guards = false;
+        faults::faulty_run(Live::start(explorer, base)?, &mut rng)
+    }
+
+    fn sweep(&self, lab: &Lab, number: usize, seed: u64) -> Result<u64, String> {
+        let operation = Operation::SMALL[number % Operation::SMALL.len()];
+        let rest = number / Operation::SMALL.len();
+        let (drives, forever) = (1 + rest % MAX_DRIVES, rest >= MAX_DRIVES);
+        let base = &self.bases[drives - 1];
+        let start = || Live::start(self.explorer(lab, base, seed, Effort::NONE), base);
+        faults::fail_each_command(&start, operation, drives / 2, forever)
+    }
+
+    fn small_world(&self, lab: &Lab, world: &World, seed: u64) -> Result<u64, String> {
+        let explorer = self.explorer(lab, &self.bases[world.drives - 1], seed, Effort::NONE);
+        let mut live = Live::start(explorer, &self.bases[world.drives - 1])?;
+        let (last, before) = world.operations.split_last().ok_or("no operation")?;
+        for operation in before {
+            live.perform(*operation).map_err(|stop| context(world, &stop))?;
+        }
+        live.explorer.effort = self.effort(world.drives);
+        live.perform(*last).map_err(|stop| context(world, &stop))?;
+        Ok(live.explorer.images)
+    }
+
+    fn long_run(&self, lab: &Lab, seed: u64) -> Result<u64, String> {
+        let mut rng = SimRng::new(seed);
+        let base = &self.bases[rng.index(self.bases.len())];
+        let effort = Effort { exhaustive: 0, structured: false, random: 2 };
+        let mut explorer = self.explorer(lab, base, seed, effort);
+        explorer.cut_one_in = 40;
+        let mut live = Live::start(explorer, base)?;
+        let mut done = Vec::new();
+        for _ in 0..100 {
+            let operation = Operation::ALL[rng.index(Operation::ALL.len())];
+            done.push(operation);
+            let ended = match live.perform(operation) {
+                Err(Stop::PowerCut) => live.recover(),
+                other => other.map(|_| ()),
+            };
+            ended.map_err(|stop| {
+                let drives = base.sims.len();
+                format!("{drives} drives, a long run, its last operation {done:?}:\n  {stop}")
+            })?;
+        }
+        Ok(live.explorer.images)
+    }
+
+    /// The first round looks at little of everything; the second at every subset in worlds where
+    /// there are few; later ones at ever more by the seed.
+    fn effort(&self, drives: usize) -> Effort {
+        let nightly = self.options.images > 1_000_000;
+        let exhaustive = if nightly { 11 } else { 7 };
+        match self.round {
+            0 => Effort { exhaustive: 2, structured: true, random: 2 },
+            1 if drives <= 2 || nightly => Effort { exhaustive, structured: true, random: 16 },
+            _ => Effort { exhaustive: 2, structured: false, random: 32 },
+        }
+    }
+
+    fn explorer<'a>(
+        &'a self,
+        lab: &'a Lab,
+        base: &Base,
+        seed: u64,
+        effort: Effort,
+    ) -> Explorer<'a> {
+        let history = [base.generation - 1, base.generation];
+        Explorer {
+            lab,
+            tally: self.tally,
+            sims: base.sims.iter().map(SimDrive::fork).collect(),
+            expected: Expected {
+                history: history.map(|known| (known, base.contents.clone())).into(),
+                acknowledged: base.generation,
+                pending: None,
+            },
+            effort,
+            rng: SimRng::new(seed),
+            images: 0,
+            violation: None,
+            guards: true,
+            protected: Vec::new(),
+            cut_one_in: 0,
+            survivors: None,
+            depth: 0,
+        }
+    }
+}
+
+fn context(world: &World, stop: &Stop) -> String {
+    format!("{} drives, {:?}: {stop}", world.drives, world.operations)
+}
