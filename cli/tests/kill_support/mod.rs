@@ -85,7 +85,7 @@ impl Plan {
             look_every: 1,
             restore_every: 5,
             fill_every: 10,
-            measurements: 3,
+            measurements: 2,
             small_bytes: (1, MIB),
             medium_bytes: (4 * MIB, 9 * MIB),
             large_bytes: 32 * MIB,

@@ -6,13 +6,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tempfile::TempDir;
-
 use super::rig::MIB;
 
 /// A running target; ended when dropped.
 pub struct Target {
-    run_dir: TempDir,
+    /// Beside the drives: kept with them.
+    run_dir: PathBuf,
     /// One address a drive.
     pub drives: Vec<String>,
     /// One target at a time on this machine, whatever runs the tests.
@@ -40,8 +39,7 @@ impl Target {
         let turn = File::create(std::env::temp_dir().join("stanchion-test-nvmf.lock")).unwrap();
         turn.lock().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut target =
-            Target { run_dir: tempfile::tempdir().unwrap(), drives: Vec::new(), _turn: turn };
+        let mut target = Target { run_dir: files.join("target"), drives: Vec::new(), _turn: turn };
         let output = target
             .script("start")
             .args(["--port", &port.to_string(), "--drives", &drives.to_string()])
@@ -59,7 +57,7 @@ impl Target {
     fn script(&self, command: &str) -> Command {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/nvmf-target");
         let mut process = Command::new(script);
-        process.arg(command).arg("--run-dir").arg(self.run_dir.path());
+        process.arg(command).arg("--run-dir").arg(&self.run_dir);
         process
     }
 }

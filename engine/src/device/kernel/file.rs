@@ -6,9 +6,11 @@
 //! - Every descriptor is O_DIRECT, and transfers of whole blocks suit its alignment.
 //! - The lock lives exactly as long as the descriptor: exclusive for writing, shared for reading.
 
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
@@ -95,7 +97,8 @@ impl DriveFile {
 }
 
 /// Makes a drive of `size_bytes`, a whole number of blocks, out of a new file: the space is
-/// reserved, and the file and its name are durable, when this returns.
+/// reserved, and the file and its name are durable, when this returns. A crash on the way leaves
+/// nothing, where the file system can make files without a name, as ext4, XFS and Btrfs can.
 ///
 /// # Errors
 /// [`Error::Usage`] when the file exists or the size is no whole number of blocks;
@@ -108,22 +111,31 @@ pub fn create_file(path: &Path, size_bytes: u64) -> Result<(), Error> {
             "{name}: {size_bytes} bytes is no whole number of blocks of {BLOCK_BYTES}"
         )));
     }
-    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let file = made.map_err(|error| match error.kind() {
+    let creating = |error: io::Error| match error.kind() {
         io::ErrorKind::AlreadyExists => Error::Usage(format!(
             "{name} exists and is left as it is; remove it, or name another file"
         )),
         _ => Error::os(format!("creating {name}"), error),
-    })?;
+    };
+    if fs::symlink_metadata(path).is_ok() {
+        return Err(creating(io::ErrorKind::AlreadyExists.into()));
+    }
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let filled = reserve(&file, size_bytes)
-        .and_then(|()| file.sync_all())
-        .and_then(|()| File::open(parent)?.sync_all());
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600);
+    let (file, has_name) = match options.clone().custom_flags(libc::O_TMPFILE).open(parent) {
+        Ok(file) => (file, false),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
+            (options.create_new(true).open(path).map_err(creating)?, true)
+        }
+        Err(error) => return Err(creating(error)),
+    };
+    let filled = reserve(&file, size_bytes).and_then(|()| file.sync_all());
     filled.map_err(|error| {
-        let removed = match fs::remove_file(path) {
+        let removed = match if has_name { fs::remove_file(path) } else { Ok(()) } {
             Ok(()) => "the half-made file was removed".to_owned(),
             Err(error) => format!("the half-made file is left there ({error})"),
         };
@@ -138,7 +150,31 @@ pub fn create_file(path: &Path, size_bytes: u64) -> Result<(), Error> {
             )),
             _ => Error::os(format!("making {name} of {size_bytes} bytes ({removed})"), error),
         }
-    })
+    })?;
+    if !has_name {
+        give_name(&file, path).map_err(creating)?;
+    }
+    File::open(parent)
+        .and_then(|parent| parent.sync_all())
+        .map_err(|error| Error::os(format!("making the name {name} durable"), error))
+}
+
+/// Gives a file without a name its first one, unless something has that name.
+#[allow(unsafe_code)]
+fn give_name(file: &File, path: &Path) -> io::Result<()> {
+    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let to = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: two NUL-terminated strings that outlive the call.
+    let result = unsafe {
+        libc::linkat(
+            libc::AT_FDCWD,
+            from.as_ptr(),
+            libc::AT_FDCWD,
+            to.as_ptr(),
+            libc::AT_SYMLINK_FOLLOW,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[allow(unsafe_code)]
