@@ -96,9 +96,9 @@ impl Plan {
     /// A process takes most of a second until SPDK runs, so fewer of them look after each kill.
     pub fn spdk() -> Plan {
         let plan = Plan {
-            look_every: 6,
-            restore_every: 24,
-            fill_every: 24,
+            look_every: 10,
+            restore_every: 30,
+            fill_every: 30,
             measurements: 1,
             large_bytes: 24 * MIB,
             ..Plan::kernel()

@@ -136,14 +136,16 @@ impl System {
 
     /// Waits while an inode is locked by ended processes only. A process that is killed leaves its
     /// lock to what it has in flight: only when the kernel is done with that may others write. Says
-    /// whether a lock is worth trying, as nobody is known to hold one any more.
+    /// whether there were such processes, and nobody is known to hold a lock any more.
     pub(crate) fn outlast_ended_owners(&self, device: DeviceNumber, inode: u64) -> bool {
         let deadline = Instant::now() + LINGER;
+        let mut any = false;
         loop {
             let owners = self.lock_owners(device, inode);
             if owners.is_empty() {
-                return true;
+                return any;
             }
+            any = true;
             if owners.iter().any(|owner| !self.has_ended(owner.pid)) || Instant::now() > deadline {
                 return false;
             }
@@ -302,7 +304,7 @@ mod tests {
         let at = DeviceNumber { major: 254, minor: 0 };
         fs::write(process.join("stat"), "42 (Z) S) S 1 42\n").unwrap();
         assert!(!system.has_ended(42) && !system.outlast_ended_owners(at, 77));
-        assert!(system.outlast_ended_owners(at, 78), "nobody holds it");
+        assert!(!system.outlast_ended_owners(at, 78), "nobody holds it");
         fs::write(process.join("stat"), "42 (trainer) Z 1 42\n").unwrap();
         assert!(system.has_ended(42) && system.has_ended(43));
         // The lock goes while it is waited for.

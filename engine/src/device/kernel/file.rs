@@ -278,7 +278,8 @@ fn explain_open(name: &str, metadata: &fs::Metadata, error: io::Error) -> Error 
 #[allow(unsafe_code)]
 fn lock(file: &File, mode: OpenMode, is_block_device: bool) -> io::Result<()> {
     let kind = if mode == OpenMode::ReadWrite { libc::LOCK_EX } else { libc::LOCK_SH };
-    let mut tries = if is_block_device { LOCK_TRIES } else { 1 };
+    // A file's lock may be let go between this and a look at who holds it.
+    let mut tries = if is_block_device { LOCK_TRIES } else { 2 };
     loop {
         // SAFETY: plain call on a descriptor that `file` owns.
         if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
