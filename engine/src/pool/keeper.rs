@@ -157,7 +157,7 @@ impl Keeper {
 
     /// Makes the next generation with nothing new, so that what the one before removed is free.
     pub(crate) fn reclaim(&mut self) -> Result<Generation, Error> {
-        let planned = self.shared.state().plan_empty(false, unix_ns())?;
+        let planned = self.shared.state().plan_empty(None, unix_ns())?;
         self.make_durable(planned)
     }
 
