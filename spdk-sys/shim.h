@@ -154,6 +154,12 @@ int stn_spdk_controller_process_admin(struct stn_spdk_controller *controller);
 bool stn_spdk_controller_is_failed(struct stn_spdk_controller *controller);
 
 /*
+ * Gives the controller up, as if its connection were lost: what follows (freeing queue pairs, detaching) asks nothing of it
+ * any more and so cannot wait for an answer that never comes. For fabrics; a PCIe controller is to be reset or shut down.
+ */
+void stn_spdk_controller_fail(struct stn_spdk_controller *controller);
+
+/*
  * Resets the controller; blocks. No other thread may use it or its queue pairs meanwhile. Afterwards each queue pair
  * needs stn_spdk_qpair_reconnect and each namespace must be asked for again.
  * Before SPDK v22.05 commands are completed as aborted while a PCIe drive may still run them: neither their buffers

@@ -228,6 +228,17 @@ pub enum Error {
     /// The checkpoint is there already.
     #[error("checkpoint {0} exists; remove it first, or save under another step")]
     CheckpointExists(String),
+    /// The pool was opened for reading only.
+    #[error("the pool was opened for reading only; open it for writing")]
+    ReadOnly,
+    /// A bound of the engine is reached.
+    #[error("too many {what}: {limit} are the most; close some first")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// The most there may be.
+        limit: u64,
+    },
     /// The pool has no room.
     #[error(
         "no space: {needed_bytes} bytes needed, {free_bytes} bytes free; `stanchion rm` makes room"
@@ -238,6 +249,9 @@ pub enum Error {
         /// Bytes that are free.
         free_bytes: u64,
     },
+    /// The pool has room for the data, but not for what describes it.
+    #[error("no space: the pool's metadata area is full; `stanchion rm` makes room")]
+    NoMetadataSpace,
     /// Bytes on a drive are not what was written there.
     #[error("{0}")]
     Damaged(Box<Damage>),
@@ -315,7 +329,7 @@ impl Error {
     /// What the error means to whoever has to act on it.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Usage(_) => ErrorKind::Usage,
+            Error::Usage(_) | Error::ReadOnly => ErrorKind::Usage,
             Error::Environment(_) => ErrorKind::Environment,
             Error::DriveNotFound { .. }
             | Error::NotFormatted { .. }
@@ -330,7 +344,9 @@ impl Error {
             Error::Os { .. }
             | Error::Io { .. }
             | Error::CheckpointExists(_)
+            | Error::TooMany { .. }
             | Error::NoSpace { .. }
+            | Error::NoMetadataSpace
             | Error::Poisoned { .. }
             | Error::NotCommitted { .. }
             | Error::Closed(_) => ErrorKind::Failed,

@@ -1,4 +1,5 @@
-//! One pool, one owner: a lock file per pool, on this host, whatever back end drives the pool.
+//! One pool, one owner: a lock file per pool, on this host, whatever back end drives the pool. And
+//! one per drive that the kernel does not know of, whose device node could be locked otherwise.
 //!
 //! The kernel drops the lock when its holder ends, however it ends. The file's text says who holds
 //! it, for messages only.
@@ -11,13 +12,21 @@ use uuid::Uuid;
 
 use crate::error::Error;
 
-/// A held lock; dropping it lets go.
+/// The held lock of a pool; dropping it lets go.
 #[derive(Debug)]
-pub(crate) struct PoolLock {
-    _file: File,
+pub(crate) struct PoolLock(#[expect(dead_code, reason = "held, not used")] LockFile);
+
+/// The held lock of a drive that SPDK drives; dropping it lets go.
+#[cfg(feature = "spdk")]
+#[derive(Debug)]
+pub(crate) struct DriveLock(#[expect(dead_code, reason = "held, not used")] LockFile);
+
+#[derive(Debug)]
+struct LockFile {
+    file: File,
 }
 
-/// What the pool is locked for.
+/// What it is locked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sharing {
     /// Readers may share it.
@@ -29,8 +38,34 @@ pub(crate) enum Sharing {
 impl PoolLock {
     /// Takes the lock of a pool, or says who has it.
     pub(crate) fn take(pool: Uuid, sharing: Sharing) -> Result<PoolLock, Error> {
-        let path = lock_directory().join(format!("stanchion-{pool}.lock"));
-        let os = |what: &str, e| Error::os(format!("{what} the lock file {}", path.display()), e);
+        LockFile::take(&format!("stanchion-{pool}.lock"), &format!("pool {pool}"), sharing)
+            .map(PoolLock)
+    }
+}
+
+#[cfg(feature = "spdk")]
+impl DriveLock {
+    /// Takes the lock of the drive with this canonical address, or says who has it.
+    pub(crate) fn take(address: &str, sharing: Sharing) -> Result<DriveLock, Error> {
+        // An NQN may hold what a file name may not.
+        let hash = xxhash_rust::xxh3::xxh3_128(address.as_bytes());
+        let name = format!("stanchion-drive-{hash:032x}.lock");
+        LockFile::take(&name, &format!("drive {address}"), sharing).map(DriveLock)
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        // A process that was forked from this one, and does not end, has the open file too: closing
+        // it here would leave the pool locked. If this fails, it is as if that were all that we did.
+        let _ = self.file.unlock();
+    }
+}
+
+impl LockFile {
+    fn take(name: &str, what: &str, sharing: Sharing) -> Result<LockFile, Error> {
+        let path = lock_directory().join(name);
+        let os = |doing: &str, e| Error::os(format!("{doing} the lock file {}", path.display()), e);
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -49,7 +84,7 @@ impl PoolLock {
                 // Only for the message: what cannot be read is left out.
                 let _ = file.take(256).read_to_string(&mut owner);
                 let owner = if owner.is_empty() { "another process".into() } else { owner };
-                return Err(Error::Busy { what: format!("pool {pool}"), owner });
+                return Err(Error::Busy { what: what.into(), owner });
             }
             Err(TryLockError::Error(e)) => return Err(os("locking", e)),
         }
@@ -58,7 +93,7 @@ impl PoolLock {
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| write!(file, "process {} ({})", std::process::id(), command_name()));
-        Ok(PoolLock { _file: file })
+        Ok(LockFile { file })
     }
 }
 

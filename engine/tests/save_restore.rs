@@ -1,5 +1,5 @@
-//! A checkpoint goes in through the ring and comes back, on simulated drives and on files: the same
-//! body over every back end that needs no set-up.
+//! A checkpoint goes in through the ring and comes back: the same body on simulated drives, on files
+//! and, where SPDK can run, over SPDK.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ fn name(text: &str) -> CheckpointName {
 }
 
 fn everywhere(drives: usize, body: impl Fn(&mut BackEnd)) {
-    for mut back_end in [BackEnd::sim(drives), BackEnd::files(drives)] {
+    for mut back_end in BackEnd::all(drives) {
         back_end.format();
         body(&mut back_end);
     }

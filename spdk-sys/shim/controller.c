@@ -118,6 +118,7 @@ int stn_spdk_controller_connect(const char *address, const struct stn_spdk_conne
 
 int stn_spdk_controller_detach(struct stn_spdk_controller *controller)
 {
+    enum spdk_log_level level = spdk_log_get_print_level();
     bool has_qpairs;
     int rc;
 
@@ -127,7 +128,12 @@ int stn_spdk_controller_detach(struct stn_spdk_controller *controller)
     if (has_qpairs) {
         return -EBUSY;
     }
+    /* Of a failed controller SPDK reports that it cannot be shut down in good order. */
+    if (spdk_nvme_ctrlr_is_failed(controller->spdk)) {
+        spdk_log_set_print_level(SPDK_LOG_DISABLED);
+    }
     rc = spdk_nvme_detach(controller->spdk);
+    spdk_log_set_print_level(level);
     pthread_mutex_destroy(&controller->qpairs_lock);
     free(controller);
     return errno_of(rc);
@@ -232,6 +238,16 @@ int stn_spdk_controller_process_admin(struct stn_spdk_controller *controller)
 bool stn_spdk_controller_is_failed(struct stn_spdk_controller *controller)
 {
     return spdk_nvme_ctrlr_is_failed(controller->spdk);
+}
+
+void stn_spdk_controller_fail(struct stn_spdk_controller *controller)
+{
+    enum spdk_log_level level = spdk_log_get_print_level();
+
+    /* SPDK reports it as an error, though it does what was asked. */
+    spdk_log_set_print_level(SPDK_LOG_DISABLED);
+    spdk_nvme_ctrlr_fail(controller->spdk);
+    spdk_log_set_print_level(level);
 }
 
 int stn_spdk_controller_reset(struct stn_spdk_controller *controller)

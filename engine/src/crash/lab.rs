@@ -107,7 +107,7 @@ impl Base {
             let planned = if planned {
                 state.plan_commit(&[open], &sums, now_unix_ns)?
             } else {
-                state.plan_empty(false, now_unix_ns)?
+                state.plan_empty(None, now_unix_ns)?
             };
             planned.plan.run(&mut direct).map_err(|failure| failure.error)?;
             state.committed(planned);

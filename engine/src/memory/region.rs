@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Error;
 use crate::limits::BLOCK_BYTES;
-use crate::units::round_up;
+use crate::units::{is_block_aligned, round_up};
 
 /// The huge page size that the engine uses.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -33,10 +33,11 @@ pub enum HugePages {
     Off,
 }
 
-/// One mapped region.
+/// One mapped region, or memory that somebody else mapped.
 pub struct Region {
     id: u64,
-    memfd: OwnedFd,
+    /// None for memory of somebody else's.
+    memfd: Option<OwnedFd>,
     base: NonNull<u8>,
     len_bytes: u64,
     huge: bool,
@@ -96,6 +97,29 @@ impl Region {
         Region::map(len_bytes, false)
     }
 
+    /// Memory that somebody else mapped, as a region: whole blocks of it.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when it does not start and end on a block, or is empty.
+    ///
+    /// # Safety
+    /// As long as the region lives, all of the memory stays mapped for reading and writing, and
+    /// nobody reaches it through a Rust reference other than those that the region's buffers lend.
+    pub unsafe fn foreign(base: NonNull<u8>, len_bytes: u64) -> Result<Region, Error> {
+        let address = base.as_ptr() as u64;
+        let whole = is_block_aligned(address) && is_block_aligned(len_bytes);
+        if !whole || len_bytes == 0 || address.checked_add(len_bytes).is_none() {
+            return Err(Error::Usage(format!(
+                "memory of {len_bytes} bytes at {address:#x} cannot be registered: it must start and \
+                 end at multiples of {BLOCK_BYTES} bytes"
+            )));
+        }
+        let huge = address.is_multiple_of(HUGE_PAGE_BYTES)
+            && len_bytes.is_multiple_of(HUGE_PAGE_BYTES)
+            && page_bytes(address) == Some(HUGE_PAGE_BYTES);
+        Ok(Region { id: next_id(), memfd: None, base, len_bytes, huge })
+    }
+
     /// Maps the whole region that another process made, from the descriptor that it sent.
     ///
     /// # Errors
@@ -139,7 +163,8 @@ impl Region {
         let region = Region::map_memfd(memfd, len_bytes, huge)?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: plain call on a descriptor that we own.
-        if unsafe { libc::fcntl(region.memfd.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+        let sealed = unsafe { libc::fcntl(region.raw_memfd(), libc::F_ADD_SEALS, seals) } == 0;
+        if !sealed {
             return Err(Error::last_os("sealing a memfd"));
         }
         Ok(region)
@@ -168,7 +193,7 @@ impl Region {
         let Some(base) = NonNull::new(address.cast::<u8>()) else {
             return Err(Error::Environment("mmap gave the null address".into()));
         };
-        Ok(Region { id: next_id(), memfd, base, len_bytes, huge })
+        Ok(Region { id: next_id(), memfd: Some(memfd), base, len_bytes, huge })
     }
 
     /// A number that no other region of this process has or had.
@@ -191,9 +216,13 @@ impl Region {
         self.huge
     }
 
-    /// The descriptor, to share the region with another process.
-    pub fn memfd(&self) -> BorrowedFd<'_> {
-        self.memfd.as_fd()
+    /// The descriptor, to share the region with another process; `None` for foreign memory.
+    pub fn memfd(&self) -> Option<BorrowedFd<'_>> {
+        self.memfd.as_ref().map(AsFd::as_fd)
+    }
+
+    fn raw_memfd(&self) -> i32 {
+        self.memfd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
     /// The address of `offset_bytes`, if `len_bytes` from there lie within the region.
@@ -218,9 +247,29 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        if self.memfd.is_none() {
+            return;
+        }
         // SAFETY: `map_memfd` made this mapping with this length, and nobody holds the region any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len_bytes as usize) };
     }
+}
+
+/// The size of the pages of the mapping that starts at or before `address`, if the kernel tells.
+fn page_bytes(address: u64) -> Option<u64> {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let mut inside = false;
+    for line in smaps.lines() {
+        let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        if let Some((Some(start), Some(end))) = range.map(|(s, e)| (hex(s), hex(e))) {
+            inside = (start..end).contains(&address);
+        } else if inside && let Some(size) = line.strip_prefix("KernelPageSize:") {
+            let kib: u64 = size.trim().strip_suffix(" kB")?.parse().ok()?;
+            return kib.checked_mul(1024);
+        }
+    }
+    None
 }
 
 fn next_id() -> u64 {
@@ -252,7 +301,7 @@ mod tests {
     fn the_size_is_sealed() {
         let region = Region::new(1, HugePages::Off).unwrap();
         // SAFETY: plain call; it must fail.
-        let result = unsafe { libc::ftruncate(region.memfd().as_raw_fd(), 0) };
+        let result = unsafe { libc::ftruncate(region.raw_memfd(), 0) };
         assert_eq!(result, -1);
         assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM));
     }
@@ -261,7 +310,8 @@ mod tests {
     fn a_region_is_shared_by_its_descriptor() {
         let ours = Region::ordinary(5000).unwrap();
         assert_eq!(ours.len_bytes(), 8192);
-        let theirs = Region::from_memfd(ours.memfd().try_clone_to_owned().unwrap()).unwrap();
+        let theirs =
+            Region::from_memfd(ours.memfd().unwrap().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(theirs.len_bytes(), 8192);
         assert!(!theirs.is_huge());
         // SAFETY: both mappings are 8192 bytes long, and only this thread knows them.
@@ -283,6 +333,31 @@ mod tests {
         // SAFETY: the descriptor was just made and belongs to nobody else.
         let memfd = unsafe { OwnedFd::from_raw_fd(fd) };
         assert!(matches!(Region::from_memfd(memfd), Err(Error::Environment(_))));
+    }
+
+    #[test]
+    fn foreign_memory_is_whole_blocks_and_stays_its_owners() {
+        let owner = Region::new(1, HugePages::Off).unwrap();
+        let at = |offset| owner.at(offset, 0).unwrap();
+        // SAFETY: the owner outlives every region made here, and nobody has a reference.
+        let make = |offset, len_bytes| unsafe { Region::foreign(at(offset), len_bytes) };
+        for (offset, len_bytes) in [(1, 4096), (0, 1), (0, 0), (4096, u64::MAX - 4095)] {
+            assert!(matches!(make(offset, len_bytes), Err(Error::Usage(_))));
+        }
+        let region = make(4096, 8192).unwrap();
+        assert_eq!((region.base(), region.len_bytes()), (at(4096), 8192));
+        assert!(region.memfd().is_none() && !region.is_huge());
+        drop(region);
+        // SAFETY: the owner's mapping is still there.
+        assert_eq!(unsafe { at(4096).read() }, 0);
+    }
+
+    #[test]
+    fn the_kernel_tells_the_page_size() {
+        let region = Region::new(1, HugePages::Off).unwrap();
+        let address = region.base().as_ptr() as u64;
+        assert_eq!(page_bytes(address), Some(4096));
+        assert_eq!(page_bytes(1), None);
     }
 
     #[test]

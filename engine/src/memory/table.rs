@@ -96,9 +96,14 @@ pub struct BufferTable {
 impl BufferTable {
     /// Room for `capacity` buffers, at least 1.
     pub fn new(capacity: u16) -> BufferTable {
-        let capacity = capacity.max(1);
+        BufferTable::with_first_tag(capacity, 1)
+    }
+
+    /// The same, with keys that differ from those of a table with another first tag.
+    pub fn with_first_tag(capacity: u16, tag: u16) -> BufferTable {
+        let (capacity, tag) = (capacity.max(1), tag.max(1));
         BufferTable {
-            slots: (0..capacity).map(|_| Slot { tag: 1, registration: None }).collect(),
+            slots: (0..capacity).map(|_| Slot { tag, registration: None }).collect(),
             unused: (0..capacity).collect(),
         }
     }

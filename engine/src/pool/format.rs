@@ -58,7 +58,23 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Why it must not be formatted, or not without force.
+    /// Whether it may be formatted. [`format`] asks the same again, of what is there by then.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] for a drive that a live process has; [`Error::Refused`] with the reason, and
+    /// with what overrides it if anything does.
+    pub fn check(&self, force: bool) -> Result<(), Error> {
+        let (address, serial) = (self.facts.address.clone(), self.facts.serial.clone());
+        if let Some(locked) = self.in_use.0.iter().find(|finding| finding.what == "locked") {
+            let (what, owner) = (format!("drive {address}"), locked.evidence.clone());
+            return Err(Error::Busy { what, owner });
+        }
+        match self.refusal(force) {
+            None => Ok(()),
+            Some(reason) => Err(Error::Refused { address, serial, reason }),
+        }
+    }
+
     fn refusal(&self, force: bool) -> Option<String> {
         if let Some(finding) = self.in_use.never_overridable().next() {
             return Some(format!(
@@ -237,12 +253,7 @@ pub fn format(options: &FormatOptions) -> Result<FormatReport, Error> {
         let DriveAddress::Path(path) = address else { continue };
         if path.exists() {
             let in_use = safety::inspect(path)?;
-            if let Some(locked) = in_use.0.iter().find(|finding| finding.what == "locked") {
-                let (what, owner) = (format!("drive {address}"), locked.evidence.clone());
-                return Err(Error::Busy { what, owner });
-            }
-            let survey = Survey { in_use, ..absent(path) };
-            refuse(&survey, options.force)?;
+            Survey { in_use, ..absent(path) }.check(options.force)?;
         } else if let Some(size_bytes) = options.create_bytes {
             kernel::create_file(path, size_bytes)?;
             created.0.push(path.clone());
@@ -263,17 +274,6 @@ impl Drop for Created {
             // Nothing better can be done about a file that cannot be removed.
             let _ = std::fs::remove_file(path);
         }
-    }
-}
-
-fn refuse(survey: &Survey, force: bool) -> Result<(), Error> {
-    match survey.refusal(force) {
-        None => Ok(()),
-        Some(reason) => Err(Error::Refused {
-            address: survey.facts.address.clone(),
-            serial: survey.facts.serial.clone(),
-            reason,
-        }),
     }
 }
 
@@ -304,8 +304,8 @@ pub fn format_on(
         {
             locks.push((pool, PoolLock::take(pool, Sharing::Exclusive)?));
         }
-        let survey = Survey { facts: facts.clone(), content, in_use: Findings::default() };
-        refuse(&survey, options.force)?;
+        let in_use = Findings::default();
+        Survey { facts: facts.clone(), content, in_use }.check(options.force)?;
     }
     let label = plan_label(&facts, options)?;
     write_pool(&mut drives, &label)?;

@@ -26,19 +26,24 @@ use crate::session::{Session, SessionOptions};
 use crate::state::Committed;
 use crate::units::Generation;
 
+pub use crate::notice::Notice;
 pub use format::{Content, FormatOptions, FormatReport, Survey, format, format_on, survey};
-pub use info::{CheckpointInfo, DriveInfo, Notice, PoolInfo, SegmentInfo};
+pub use info::{CheckpointInfo, DriveInfo, PoolInfo, SegmentInfo};
 pub use options::{DEFAULT_QUEUE_DEPTH, PoolMode, PoolOptions};
 pub use verify::{VerifyProgress, VerifyReport};
 
 /// An open pool. Shared by reference between threads; sessions are made from it.
 ///
-/// Dropping it ends the reactors after everything under way has ended, gives the drives back and
-/// lets go of the pool's lock. Sessions must be dropped before, which their lifetime sees to.
+/// Its sessions keep the pool open. When it and the last of them are dropped, the reactors end after
+/// everything under way has ended, the drives are given back and the pool's lock is let go.
 pub struct Pool {
     shared: Arc<Shared>,
     notices: Vec<Notice>,
-    // Dropped in this order: the threads own the drives, and the lock goes last.
+    open: Arc<Open>,
+}
+
+/// What keeps a pool open. Dropped in this order: the threads own the drives, and the lock goes last.
+pub(crate) struct Open {
     _threads: Threads,
     _lock: PoolLock,
 }
@@ -145,8 +150,8 @@ impl Pool {
     ///
     /// # Errors
     /// When its memory cannot be had.
-    pub fn session(&self, options: &SessionOptions) -> Result<Session<'_>, Error> {
-        Session::new(&self.shared, options)
+    pub fn session(&self, options: &SessionOptions) -> Result<Session, Error> {
+        Session::new(&self.shared, &self.open, options)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::metadata::{self, BadCopy};
 use crate::pool::options::{PoolMode, PoolOptions};
 use crate::pool::shared::{Shared, unix_ns};
 use crate::pool::threads::{self, Threads};
-use crate::pool::{Notice, Pool};
+use crate::pool::{Notice, Open, Pool};
 use crate::recover::{self, DriveLabels, Newest, Roots};
 use crate::state::{Committed, Holding, State};
 use crate::units::DriveIndex;
@@ -44,7 +44,8 @@ pub(super) fn open_on(devices: Vec<Box<dyn Device>>, options: &PoolOptions) -> R
     let state = recover_state(&mut drives, labels, writable, unix_ns(), &mut notices)?;
     let facts = drives.facts().to_vec();
     let (shared, threads) = start(options, drives, facts, pages, state)?;
-    Ok(Pool { shared, notices, _threads: threads, _lock: lock })
+    let open = Arc::new(Open { _threads: threads, _lock: lock });
+    Ok(Pool { shared, notices, open })
 }
 
 /// Opens every drive, each by the back end that its address names.
@@ -113,7 +114,9 @@ pub(crate) fn recover_state(
     tell(&newest, &roots, writable, notices);
     let mut state = State::new(label, newest.root, newest.before, newest.newest_seen, committed);
     if writable {
-        let planned = state.plan_empty(true, now_unix_ns)?;
+        // Above every epoch that left a trace, also that of a generation that was given up.
+        let newest_epoch = roots.by_generation.values().map(|root| root.epoch).max().unwrap_or(0);
+        let planned = state.plan_empty(Some(newest_epoch + 1), now_unix_ns)?;
         planned.plan.run(drives).map_err(|failure| failure.error)?;
         state.committed(planned);
     }

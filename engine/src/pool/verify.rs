@@ -193,7 +193,7 @@ impl Metadata {
 /// Reads a segment chunk by chunk, so that each damaged chunk is named.
 fn check_data(
     pool: &Pool,
-    session: &mut Session<'_>,
+    session: &mut Session,
     buffer: &SessionBuffer,
     name: &CheckpointName,
     opened: &OpenedSegment,

@@ -21,6 +21,8 @@ pub(crate) enum Control {
     OpenPort { ring: ring::Engine, client: Unparker, answer: Sender<Option<u32>> },
     /// Stop taking entries, finish what is under way, then forget the session.
     ClosePort { port: u32, answer: Sender<()> },
+    /// Also signal an event when the session's client is to be woken.
+    SetEvent { port: u32, event: Arc<ring::Event>, answer: Sender<()> },
     /// Let a session's entries name a buffer. The answer is its key, None when there are too many.
     AddBuffer { port: u32, registration: Registration, answer: Sender<Option<u32>> },
     /// Take a buffer's key back.

@@ -31,7 +31,7 @@ use crate::memory::Span;
 use crate::reactor::control::Control;
 use crate::reactor::fabric::{CREDITS, Done, Fabric, OPERATIONS, ReactorEnd, Reply};
 use crate::reactor::operation::{Failure, Kind, OperationTable};
-use crate::reactor::port::{MAX_PORTS, Port};
+use crate::reactor::port::{MAX_PORTS, Port, Waker};
 use crate::ring::{self, CompleteEntry, codes};
 use crate::units::round_up;
 
@@ -155,7 +155,7 @@ impl Reactor {
         progress |= self.handle_answers();
         for port in self.ports.iter_mut().flatten() {
             if port.ring.publish() {
-                port.client.unpark();
+                port.client.wake();
             }
         }
         progress
@@ -375,6 +375,12 @@ impl Reactor {
                     }
                     None => drop(answer),
                 },
+                Control::SetEvent { port, event, answer } => {
+                    if let Some(port) = self.port(port) {
+                        port.client.event = Some(event);
+                    }
+                    let _ = answer.send(());
+                }
                 Control::AddBuffer { port, registration, answer } => {
                     let key = self.port(port).and_then(|p| p.buffers.insert(registration).ok());
                     let _ = answer.send(key);
@@ -413,7 +419,9 @@ impl Reactor {
         }
         self.next_tag = self.next_tag.wrapping_add(MAX_PORTS);
         let number = self.next_tag + index as u32;
-        self.ports[index] = Some(Port::new(number, ring, client));
+        let reactors = self.fabric.reactors.len() as u32;
+        let serial = self.next_tag / MAX_PORTS * reactors + u32::from(self.index);
+        self.ports[index] = Some(Port::new(number, serial, ring, Waker::new(client)));
         Some(number)
     }
 

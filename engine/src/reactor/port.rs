@@ -7,7 +7,7 @@ use crossbeam::sync::Unparker;
 
 use crate::memory::BufferTable;
 use crate::reactor::segment::Segment;
-use crate::ring;
+use crate::ring::{self, Event};
 
 /// Segments that one session may have open at once.
 pub(crate) const MAX_SEGMENTS: usize = 1024;
@@ -36,14 +36,43 @@ pub(crate) struct SegmentSlot {
     pub(crate) removal: Option<Sender<()>>,
 }
 
-/// One session.
+/// How a client that waits is told that there are completions. Dropping it tells too: whoever
+/// waits then sees that its ring is closed.
+pub(crate) struct Waker {
+    unparker: Unparker,
+    /// For a client that watches a descriptor.
+    pub(crate) event: Option<Arc<Event>>,
+}
+
+impl Waker {
+    pub(crate) fn new(unparker: Unparker) -> Waker {
+        Waker { unparker, event: None }
+    }
+
+    pub(crate) fn wake(&self) {
+        self.unparker.unpark();
+        if let Some(event) = &self.event {
+            event.signal();
+        }
+    }
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        self.wake();
+    }
+}
+
+/// One session. The fields drop in this order: the client is woken when its ring is closed.
 pub(crate) struct Port {
     /// Place and tag: see [`Port::index`].
     pub(crate) number: u32,
     pub(crate) ring: ring::Engine,
-    pub(crate) client: Unparker,
+    pub(crate) client: Waker,
     pub(crate) buffers: BufferTable,
     segments: Vec<(u32, Option<SegmentSlot>)>,
+    /// Where the tags of segments start.
+    first_tag: u32,
     /// Operations under way.
     pub(crate) operations: u32,
     /// The client broke the ring's rules: its entries are no longer read.
@@ -53,13 +82,17 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    pub(crate) fn new(number: u32, ring: ring::Engine, client: Unparker) -> Port {
+    /// `serial` differs from session to session of the pool. Tags of keys and handles start from it,
+    /// so that those of one session name nothing in another: the factors are odd, and so no two
+    /// serials start alike before the tags' bits run out.
+    pub(crate) fn new(number: u32, serial: u32, ring: ring::Engine, client: Waker) -> Port {
         Port {
             number,
             ring,
             client,
-            buffers: BufferTable::new(MAX_BUFFERS),
+            buffers: BufferTable::with_first_tag(MAX_BUFFERS, (serial as u16).wrapping_mul(0x9e37)),
             segments: Vec::new(),
+            first_tag: serial.wrapping_mul(0x9e37_79b1),
             operations: 0,
             poisoned: false,
             closing: None,
@@ -84,7 +117,7 @@ impl Port {
         let index = match free {
             Some(index) => index,
             None if self.segments.len() < MAX_SEGMENTS => {
-                self.segments.push((0, None));
+                self.segments.push((self.first_tag, None));
                 self.segments.len() - 1
             }
             None => return None,

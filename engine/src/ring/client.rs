@@ -87,6 +87,15 @@ impl Client {
     /// Puts entries on the ring, in order, as many as fit; the engine sees all of them at once.
     /// A full ring is a value: peek completions, then submit the rest.
     pub fn submit(&mut self, entries: &[SubmitEntry]) -> SubmitOutcome {
+        self.submit_each(entries, |entry| entry)
+    }
+
+    /// The same, with each entry that has room changed on its way.
+    pub fn submit_each(
+        &mut self,
+        entries: &[SubmitEntry],
+        mut change: impl FnMut(SubmitEntry) -> SubmitEntry,
+    ) -> SubmitOutcome {
         if (self.free_slots_seen() as usize) < entries.len() {
             self.see_submit_head();
         }
@@ -96,7 +105,7 @@ impl Client {
             return SubmitOutcome { accepted: 0, wake_engine: false };
         }
         for entry in &entries[..accepted as usize] {
-            self.mapping.store_submit(self.submit_tail, *entry);
+            self.mapping.store_submit(self.submit_tail, change(*entry));
             self.submit_tail = self.submit_tail.wrapping_add(1);
         }
         self.outstanding += accepted;
@@ -134,19 +143,39 @@ impl Client {
     /// [`Client::finish_wait`].
     #[must_use = "waiting although completions are there may last for ever"]
     pub fn prepare_wait(&mut self) -> bool {
-        self.mapping.control().client_sleeping.set();
-        fence(Ordering::SeqCst);
-        self.see_complete_tail();
-        let look_again = self.ready_seen() != 0 || self.state() != RingState::Open;
+        let look_again = self.begin_wait();
         if look_again {
             self.finish_wait();
         }
         look_again
     }
 
-    /// Ends what [`Client::prepare_wait`] began.
-    pub fn finish_wait(&mut self) {
-        self.mapping.control().client_sleeping.clear();
+    /// The same, but [`Client::finish_wait`] is to be called also when it says not to wait.
+    #[must_use = "waiting although completions are there may last for ever"]
+    pub fn begin_wait(&mut self) -> bool {
+        self.mapping.control().client_sleeping.set();
+        fence(Ordering::SeqCst);
+        self.see_complete_tail();
+        self.ready_seen() != 0 || self.state() != RingState::Open
+    }
+
+    /// Ends what [`Client::begin_wait`] began. False: the engine ended it before, and its signal
+    /// has come or will come.
+    pub fn finish_wait(&mut self) -> bool {
+        self.mapping.control().client_sleeping.clear()
+    }
+
+    /// Whether a wait goes on: it was prepared, and neither end has ended it.
+    pub fn is_waiting(&self) -> bool {
+        self.mapping.control().client_sleeping.is_set()
+    }
+
+    /// Whether [`Client::peek`] would find a completion.
+    pub fn has_completions(&mut self) -> bool {
+        if self.ready_seen() == 0 {
+            self.see_complete_tail();
+        }
+        self.ready_seen() != 0
     }
 
     fn free_slots_seen(&self) -> u32 {

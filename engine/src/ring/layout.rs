@@ -156,6 +156,10 @@ impl Sleeping {
         self.0.0.swap(1, Ordering::Relaxed);
     }
 
+    pub(super) fn is_set(&self) -> bool {
+        self.0.0.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether it was set. Usually it was not, and then a load is all it costs.
     pub(super) fn clear(&self) -> bool {
         self.0.0.load(Ordering::Relaxed) != 0 && self.0.0.swap(0, Ordering::Relaxed) != 0
@@ -295,7 +299,7 @@ impl Mapping {
     }
 
     pub(super) fn memfd(&self) -> BorrowedFd<'_> {
-        self.region.memfd()
+        self.region.memfd().expect("rings lie in regions of our own")
     }
 
     fn identity(&self) -> &Identity {

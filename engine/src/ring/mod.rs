@@ -34,6 +34,7 @@ mod client;
 pub mod codes;
 mod engine;
 mod entry;
+mod event;
 mod layout;
 #[cfg(loom)]
 #[cfg(test)]
@@ -45,6 +46,7 @@ mod tests;
 pub use client::{Client, SubmitOutcome};
 pub use engine::{Engine, Poisoned};
 pub use entry::{CompleteEntry, Opcode, RejectCode, Request, SubmitEntry, Transfer};
+pub use event::Event;
 pub use layout::{MAX_COMPLETE_ENTRIES, MAX_SUBMIT_ENTRIES, RingSizes, RingState};
 
 use std::sync::Arc;

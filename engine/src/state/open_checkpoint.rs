@@ -85,6 +85,7 @@ impl State {
     pub(crate) fn begin(&mut self, spec: &CheckpointSpec, id: Uuid) -> Result<u64, BeginError> {
         self.check_poison().map_err(BeginError::Failed)?;
         check_spec(spec).map_err(BeginError::Failed)?;
+        self.check_known().map_err(BeginError::Failed)?;
         if self.current.contains_key(&spec.name) {
             return Err(BeginError::Failed(Error::CheckpointExists(spec.name.to_string())));
         }
@@ -93,10 +94,10 @@ impl State {
             let open = &self.open[&number];
             check_join(open, spec).map_err(BeginError::Failed)?;
         } else if self.current.len() + self.open.len() >= self.label.layout.max_checkpoints() {
-            return Err(BeginError::Failed(Error::Usage(format!(
-                "the pool holds {} checkpoints, as many as its catalogue has room for; remove some",
-                self.label.layout.max_checkpoints()
-            ))));
+            return Err(BeginError::Failed(Error::TooMany {
+                what: "checkpoints in the pool",
+                limit: self.label.layout.max_checkpoints() as u64,
+            }));
         }
         let Some(reserved) = self.reserve(spec, joined.is_none()) else {
             // Units of the generation before become free when one more generation is committed.
@@ -104,8 +105,7 @@ impl State {
                 .previous
                 .iter()
                 .any(|old| !self.current.get(&old.name()).is_some_and(|new| Arc::ptr_eq(old, new)));
-            let no_space =
-                Error::NoSpace { needed_bytes: spec.length_bytes, free_bytes: self.free_bytes() };
+            let no_space = self.no_space(spec.length_bytes);
             return Err(if reclaimable {
                 BeginError::Reclaim { no_space }
             } else {
@@ -137,6 +137,26 @@ impl State {
             });
         }
         Ok(number)
+    }
+
+    /// What a checkpoint occupies is unknown while its metadata can be read on no drive: its chunks
+    /// look like free space, and may be all that is left of it.
+    fn check_known(&self) -> Result<(), Error> {
+        let damage = self.current.values().chain(&self.previous).find_map(|c| c.damage.clone());
+        let Some(mut damage) = damage else { return Ok(()) };
+        damage.detail.push_str(
+            "; nothing is saved while its data cannot be told from free space: remove it first",
+        );
+        Err(damage.into())
+    }
+
+    fn no_space(&self, needed_bytes: u64) -> Error {
+        let free_bytes = self.free_bytes();
+        if needed_bytes <= free_bytes {
+            Error::NoMetadataSpace
+        } else {
+            Error::NoSpace { needed_bytes, free_bytes }
+        }
     }
 
     /// Takes units from the maps, all or none.

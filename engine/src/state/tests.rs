@@ -95,7 +95,7 @@ fn what_a_generation_removes_is_free_one_generation_later() {
     state.doom(rest);
     state.end_segment(rest, 0);
 
-    let planned = state.plan_empty(false, 0).unwrap();
+    let planned = state.plan_empty(None, 0).unwrap();
     assert_eq!(state.free_slots(), [free[0] - 2, free[1] - 2], "planned is not durable");
     state.committed(planned);
     assert_eq!((state.free_slots(), state.free_meta_blocks()), (free, free_meta));
@@ -113,7 +113,7 @@ fn no_room_is_told_apart_from_room_after_one_more_commit() {
     ));
     remove(&mut state, 1);
     assert!(matches!(state.begin(&wants, Uuid::nil()), Err(BeginError::Reclaim { .. })));
-    let planned = state.plan_empty(false, 0).unwrap();
+    let planned = state.plan_empty(None, 0).unwrap();
     state.committed(planned);
     begin(&mut state, &wants);
 }
@@ -125,7 +125,7 @@ fn a_reservation_is_whole_or_none() {
     let too_much = (before.0.iter().sum::<u64>() + 1) * CHUNK;
     assert!(state.begin(&spec(1, 1, 0, too_much), Uuid::nil()).is_err());
     assert_eq!((state.free_slots(), state.free_meta_blocks()), before);
-    assert_eq!(state.open_count(), 0);
+    assert_eq!(state.open.len(), 0);
 
     // Enough slots, but more blocks of metadata than there are: a segment of very many shards.
     let shards = (0..200_000).map(|number| Shard {
@@ -198,7 +198,7 @@ fn a_commit_takes_only_what_it_planned() {
     state.end_segment(third, 0);
     assert_eq!(state.committed(planned), Generation(2));
     assert_eq!(state.checkpoints().count(), 1);
-    assert_eq!((state.open_count(), state.set_whole(second, 0)), (1, Progress::Ready));
+    assert_eq!((state.open.len(), state.set_whole(second, 0)), (1, Progress::Ready));
     let label = label(1);
     let slots = label.layout.data_slots(label.drives[0].capacity_bytes);
     assert_eq!(state.free_slots()[0], slots - 2);
@@ -211,7 +211,7 @@ fn a_poisoned_state_plans_and_begins_nothing() {
     state.poison("flush", "the first".into());
     state.poison("root write", "the second".into());
     let refused = |error: Error| matches!(error, Error::Poisoned { what: "flush", .. });
-    assert!(refused(state.plan_empty(false, 0).err().unwrap()));
+    assert!(refused(state.plan_empty(None, 0).err().unwrap()));
     assert!(refused(state.plan_remove(&spec(1, 1, 0, 0).name, 0).err().unwrap()));
     assert!(refused(state.plan_commit(&[], &no_sums, 0).err().unwrap()));
     let Err(BeginError::Failed(error)) = state.begin(&spec(2, 1, 0, 0), Uuid::nil()) else {
@@ -237,7 +237,7 @@ fn catalogues_of_the_two_newest_generations_are_never_written() {
         );
         let mut kept = [Generation(before), Generation(root_generation)];
         for _ in 0..6 {
-            let planned = state.plan_empty(false, 0).unwrap();
+            let planned = state.plan_empty(None, 0).unwrap();
             let next = planned.plan.root.generation;
             assert!(next > kept[1] && next.0 > newest_seen);
             assert!(kept.iter().all(|kept| slot(*kept) != slot(next)), "{kept:?} {next}");

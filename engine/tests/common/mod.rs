@@ -1,6 +1,12 @@
 //! What the engine's tests share: back ends, byte patterns, a save and a restore.
 
 #![allow(clippy::unwrap_used)]
+// Each test binary uses its part of this.
+#![allow(dead_code)]
+
+#[cfg(feature = "spdk")]
+#[allow(unsafe_code)]
+pub mod target;
 
 use std::time::Duration;
 
@@ -20,6 +26,9 @@ pub enum BackEnd {
     Sim(Vec<SimDrive>),
     /// Files, and the directory that they lie in.
     Files { drives: Vec<DriveAddress>, _directory: tempfile::TempDir },
+    /// NVMe-oF drives, and the target that serves them.
+    #[cfg(feature = "spdk")]
+    Spdk { target: target::Target },
 }
 
 const DRIVE_BYTES: u64 = 48 << 20;
@@ -44,6 +53,32 @@ impl BackEnd {
         BackEnd::Files { drives, _directory: directory }
     }
 
+    /// Drives behind SPDK, in a target's memory. `None`, with a message, where no target can run.
+    #[cfg(feature = "spdk")]
+    pub fn spdk(count: usize) -> Option<BackEnd> {
+        let size = format!("{}M", DRIVE_BYTES >> 20);
+        let options = ["--drives", &count.to_string(), "--size", &size];
+        Some(BackEnd::Spdk { target: target::Target::start(&options)? })
+    }
+
+    /// Every kind that can be had here.
+    pub fn all(count: usize) -> impl Iterator<Item = BackEnd> {
+        let usual = [BackEnd::sim as fn(usize) -> BackEnd, BackEnd::files];
+        let kinds = usual.into_iter().map(move |make| make(count));
+        #[cfg(feature = "spdk")]
+        let kinds = kinds.chain(std::iter::once_with(move || BackEnd::spdk(count)).flatten());
+        kinds
+    }
+
+    fn addresses(&self) -> Vec<DriveAddress> {
+        match self {
+            BackEnd::Sim(_) => Vec::new(),
+            BackEnd::Files { drives, .. } => drives.clone(),
+            #[cfg(feature = "spdk")]
+            BackEnd::Spdk { target } => target.drives.clone(),
+        }
+    }
+
     fn devices(&self) -> Vec<Box<dyn Device>> {
         let BackEnd::Sim(drives) = self else { panic!("files are opened by address") };
         drives.iter().map(|drive| Box::new(drive.open().unwrap()) as Box<dyn Device>).collect()
@@ -51,31 +86,24 @@ impl BackEnd {
 
     /// Makes a pool of them.
     pub fn format(&self) {
-        let drives = match self {
-            BackEnd::Sim(_) => Vec::new(),
-            BackEnd::Files { drives, .. } => drives.clone(),
-        };
         let options = FormatOptions {
-            drives,
+            drives: self.addresses(),
             chunk_bytes: None,
             create_bytes: Some(DRIVE_BYTES),
             force: false,
         };
         match self {
             BackEnd::Sim(_) => format_pool_on(self.devices(), &options).unwrap(),
-            BackEnd::Files { .. } => format_pool(&options).unwrap(),
+            _ => format_pool(&options).unwrap(),
         };
     }
 
     fn open_as(&self, mode: PoolMode) -> Pool {
-        let drives = match self {
-            BackEnd::Sim(_) => Vec::new(),
-            BackEnd::Files { drives, .. } => drives.clone(),
-        };
+        let drives = self.addresses();
         let options = PoolOptions { mode, huge_pages: HugePages::Off, ..PoolOptions::new(drives) };
         match self {
             BackEnd::Sim(_) => Pool::open_on(self.devices(), &options).unwrap(),
-            BackEnd::Files { .. } => Pool::open(&options).unwrap(),
+            _ => Pool::open(&options).unwrap(),
         }
     }
 

@@ -117,7 +117,7 @@ fn open_with(
 
 /// Checks what does not depend on the engine: that the command is whole blocks within the drive,
 /// and that its memory lies in a registered region.
-fn check(
+pub(super) fn check(
     command: &Command,
     facts: &DriveFacts,
     mode: OpenMode,
@@ -180,28 +180,28 @@ fn progress(len_bytes: u32, done_bytes: u32, result: i64, unit_bytes: u32) -> Pr
 
 /// Regions that commands may name, with what an engine remembers of each.
 #[derive(Debug)]
-struct Regions<T>(Vec<(Arc<Region>, T)>);
+pub(super) struct Regions<T>(Vec<(Arc<Region>, T)>);
 
 impl<T> Regions<T> {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Regions(Vec::new())
     }
 
-    fn holds(&self, region: &Region) -> bool {
+    pub(super) fn holds(&self, region: &Region) -> bool {
         self.0.iter().any(|(known, _)| known.id() == region.id())
     }
 
-    fn add(&mut self, region: &Arc<Region>, extra: T) {
+    pub(super) fn add(&mut self, region: &Arc<Region>, extra: T) {
         self.0.push((Arc::clone(region), extra));
     }
 
-    fn remove(&mut self, region: &Region) -> Option<T> {
+    pub(super) fn remove(&mut self, region: &Region) -> Option<T> {
         let at = self.0.iter().position(|(known, _)| known.id() == region.id())?;
         Some(self.0.swap_remove(at).1)
     }
 
     /// A device has few regions, so a walk is the fastest search.
-    fn find(&self, address: NonNull<u8>, len_bytes: u64) -> Option<(&Region, &T)> {
+    pub(super) fn find(&self, address: NonNull<u8>, len_bytes: u64) -> Option<(&Region, &T)> {
         let (region, extra) = self.0.iter().find(|(r, _)| r.contains(address, len_bytes))?;
         Some((region, extra))
     }

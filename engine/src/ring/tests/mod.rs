@@ -139,7 +139,7 @@ fn only_an_unused_ring_of_this_version_is_attached() {
     assert!(matches!(Client::attach(fd()), Err(Error::Usage(_))));
 
     let short = crate::memory::Region::ordinary(4096).unwrap();
-    assert!(Client::attach(short.memfd().try_clone_to_owned().unwrap()).is_err());
+    assert!(Client::attach(short.memfd().unwrap().try_clone_to_owned().unwrap()).is_err());
     // Each word of the identity, changed, is an error and not a wild mapping.
     for (offset, value) in [(0, 0), (8, 2), (12, 32), (16, 64), (20, 3), (20, 4096), (24, 65_536)] {
         let engine = Engine::create(sizes(4, 8)).unwrap();

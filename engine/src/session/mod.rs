@@ -4,9 +4,14 @@
 //!   that has parked is woken by one.
 //! - `alloc`, `begin`, `open` and `close` are the control path: they may block and allocate.
 //! - Memory named by an entry must stay unchanged (a write) or untouched (a read) from `submit` to
-//!   its completion. A [`Buffer`] in flight refuses to give slices.
+//!   its completion. A buffer in flight, which is from `submit` to `peek`,
+//!   refuses to give slices.
 
-use std::marker::PhantomData;
+mod buffer;
+mod level;
+mod outstanding;
+
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,20 +20,26 @@ use crossbeam::sync::Parker;
 use crate::error::Error;
 use crate::format::Shard;
 use crate::idle::{Idle, Pause};
-use crate::memory::{Arena, Buffer, HugePages, Region};
+use crate::memory::{Arena, HugePages, Region};
 use crate::name::CheckpointName;
 use crate::pool::keeper::Call;
 use crate::pool::shared::Shared;
-use crate::pool::{find, new_id, read_segment_table};
+use crate::pool::{Open, find, new_id, read_segment_table};
 use crate::reactor::control::Control;
+use crate::reactor::port::{MAX_PORTS, MAX_SEGMENTS};
 use crate::reactor::segment::Segment;
-use crate::ring::{self, CompleteEntry, RingSizes, SubmitEntry};
+use crate::ring::{self, CompleteEntry, Event, RingSizes, RingState, SubmitEntry};
+use crate::session::buffer::Port;
+use crate::session::level::Level;
+use crate::session::outstanding::Outstanding;
 use crate::state::{BeginError, CheckpointSpec};
+
+pub use buffer::SessionBuffer;
 
 /// Options of [`crate::Pool::session`].
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// Memory that buffers are cut from, taken now.
+    /// Memory that buffers are cut from, taken now. 0: none, for a session that registers its own.
     pub memory_bytes: u64,
     /// Entries of the submit ring, a power of two. Twice as many may be outstanding.
     pub ring_entries: u32,
@@ -38,42 +49,6 @@ impl Default for SessionOptions {
     /// 64 MiB and 256 entries.
     fn default() -> SessionOptions {
         SessionOptions { memory_bytes: 64 << 20, ring_entries: 256 }
-    }
-}
-
-/// A buffer that entries of its session can name. Dropping it takes the key back; its memory is
-/// used again when nothing in flight names it any more.
-#[derive(Debug)]
-pub struct SessionBuffer {
-    buffer: Buffer,
-    key: u32,
-    port: Port,
-}
-
-impl SessionBuffer {
-    /// What entries name it by.
-    pub fn key(&self) -> u32 {
-        self.key
-    }
-}
-
-impl std::ops::Deref for SessionBuffer {
-    type Target = Buffer;
-
-    fn deref(&self) -> &Buffer {
-        &self.buffer
-    }
-}
-
-impl std::ops::DerefMut for SessionBuffer {
-    fn deref_mut(&mut self) -> &mut Buffer {
-        &mut self.buffer
-    }
-}
-
-impl Drop for SessionBuffer {
-    fn drop(&mut self) {
-        self.port.tell(Control::RemoveBuffer { port: self.port.number, key: self.key });
     }
 }
 
@@ -92,100 +67,155 @@ pub struct OpenedSegment {
     pub shards: Vec<Shard>,
 }
 
-/// The session's place in its reactor.
-#[derive(Clone)]
-struct Port {
-    shared: Arc<Shared>,
-    reactor: u16,
-    number: u32,
-}
-
-impl std::fmt::Debug for Port {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Port")
-            .field("reactor", &self.reactor)
-            .field("number", &self.number)
-            .finish()
-    }
-}
-
-impl Port {
-    fn tell(&self, message: Control) {
-        let end = &self.shared.fabric.reactors[usize::from(self.reactor)];
-        end.control.push(message);
-        end.unparker.unpark();
-    }
-
-    fn ask<T>(
-        &self,
-        message: impl FnOnce(crossbeam::channel::Sender<T>) -> Control,
-    ) -> Result<T, Error> {
-        let (answer, result) = crossbeam::channel::bounded(1);
-        self.tell(message(answer));
-        result.recv().map_err(|_| Error::Closed("the pool"))
-    }
-}
-
 /// What a handle stands for.
 enum Opened {
     Save { checkpoint: u64, participant: u32 },
     Restore { name: CheckpointName },
 }
 
-/// A session. Belongs to one thread at a time and may move between threads.
+/// A session. Belongs to one thread at a time and may move between threads. It keeps its pool open.
 ///
 /// Dropping it stops the taking of entries, waits for what is under way, and gives up checkpoints
 /// that it did not commit.
-pub struct Session<'pool> {
+pub struct Session {
     port: Port,
     client: ring::Client,
     parker: Parker,
-    arena: Arena,
+    outstanding: Outstanding,
+    level: Option<Level>,
+    /// None when no memory was asked for.
+    arena: Option<Arena>,
+    /// Regions that the drives know for this session.
+    regions: Vec<Arc<Region>>,
     handles: Vec<(u64, Opened)>,
-    pool: PhantomData<&'pool ()>,
+    /// Last of all: the pool closes when nobody has it open any more.
+    _open: Arc<Open>,
 }
 
-impl<'pool> Session<'pool> {
+impl Session {
     pub(crate) fn new(
-        shared: &'pool Arc<Shared>,
+        shared: &Arc<Shared>,
+        open: &Arc<Open>,
         options: &SessionOptions,
-    ) -> Result<Session<'pool>, Error> {
-        let region = Arc::new(Region::new(options.memory_bytes, shared.huge_pages)?);
-        if shared.huge_pages == HugePages::Preferred && !region.is_huge() {
-            tracing::warn!(
-                "no huge pages for {} bytes of buffers: ordinary pages are used",
-                region.len_bytes()
-            );
-        }
-        register_everywhere(shared, &region)?;
-        let (client, engine) = ring::pair(RingSizes::new(options.ring_entries)?)?;
+    ) -> Result<Session, Error> {
+        let sizes = RingSizes::new(options.ring_entries)?;
+        let arena = match options.memory_bytes {
+            0 => None,
+            bytes => Some(Arena::new(session_memory(shared, bytes)?)),
+        };
+        let (client, engine) = ring::pair(sizes)?;
         let parker = Parker::new();
         let reactor = shared.next_reactor();
         let mut port = Port { shared: Arc::clone(shared), reactor, number: 0 };
         let unparker = parker.unparker().clone();
         port.number = port
             .ask(|answer| Control::OpenPort { ring: engine, client: unparker, answer })?
-            .ok_or_else(|| Error::Usage("the pool has too many sessions".into()))?;
-        let arena = Arena::new(region);
-        Ok(Session { port, client, parker, arena, handles: Vec::new(), pool: PhantomData })
+            .ok_or(Error::TooMany { what: "sessions", limit: MAX_PORTS.into() })?;
+        let mut session = Session {
+            port,
+            client,
+            parker,
+            outstanding: Outstanding::new(sizes.complete_entries()),
+            level: None,
+            arena: None,
+            regions: Vec::new(),
+            handles: Vec::new(),
+            _open: Arc::clone(open),
+        };
+        if let Some(arena) = arena {
+            session.register_region(arena.region())?;
+            session.arena = Some(arena);
+        }
+        Ok(session)
     }
 
     /// Whether the session's memory consists of huge pages.
     pub fn has_huge_pages(&self) -> bool {
-        self.arena.region().is_huge()
+        self.arena.as_ref().is_some_and(|arena| arena.region().is_huge())
     }
 
     /// A buffer of `len_bytes`, rounded up to whole blocks.
     ///
     /// # Errors
-    /// [`Error::Environment`] when the session's memory has no such piece left; [`Error::Usage`]
-    /// when the session has too many buffers.
-    pub fn alloc(&self, len_bytes: u64) -> Result<SessionBuffer, Error> {
-        let buffer = self.arena.alloc(len_bytes)?;
-        let (port, registration) = (self.port.number, buffer.registration());
-        let key = self.port.ask(|answer| Control::AddBuffer { port, registration, answer })?;
-        let key = key.ok_or_else(|| Error::Usage("the session has too many buffers".into()))?;
-        Ok(SessionBuffer { buffer, key, port: self.port.clone() })
+    /// [`Error::Environment`] when the session's memory has no such piece left;
+    /// [`Error::TooMany`] when the session has too many buffers; [`Error::Usage`] for no bytes, or
+    /// when the session was made without memory.
+    pub fn alloc(&mut self, len_bytes: u64) -> Result<SessionBuffer, Error> {
+        let Some(arena) = &self.arena else {
+            return Err(Error::Usage("the session has no memory of its own".into()));
+        };
+        let buffer = SessionBuffer::new(arena.alloc(len_bytes)?, &self.port)?;
+        self.outstanding.add_buffer(buffer.key(), buffer.usage());
+        Ok(buffer)
+    }
+
+    /// A buffer that is all of a region of the caller's. Until [`Session::unregister`] has returned,
+    /// or the session is dropped, the drives know the region; they touch it for entries only.
+    ///
+    /// # Errors
+    /// As [`Session::alloc`]; and when a drive cannot use the memory: SPDK's need huge pages.
+    pub fn register(&mut self, region: Arc<Region>) -> Result<SessionBuffer, Error> {
+        self.register_region(&region)?;
+        let whole = Arena::new(Arc::clone(&region)).alloc(region.len_bytes());
+        let buffer = whole.and_then(|buffer| SessionBuffer::new(buffer, &self.port));
+        match &buffer {
+            Ok(buffer) => self.outstanding.add_buffer(buffer.key(), buffer.usage()),
+            Err(_) => self.unregister_region(&region),
+        }
+        buffer
+    }
+
+    /// Takes back what [`Session::register`] gave. When this returns no drive knows the region.
+    ///
+    /// # Errors
+    /// The buffer itself, while an entry in flight names it, or when it is not of that kind.
+    pub fn unregister(&mut self, buffer: SessionBuffer) -> Result<(), SessionBuffer> {
+        let region = Arc::clone(buffer.region());
+        let own = self.arena.as_ref().is_some_and(|arena| arena.region().id() == region.id());
+        let known = self.regions.iter().any(|known| known.id() == region.id());
+        if own || !known || !buffer.usage().is_idle() {
+            return Err(buffer);
+        }
+        // Its message to the reactor comes before that of the region, so the key goes first.
+        drop(buffer);
+        self.unregister_region(&region);
+        Ok(())
+    }
+
+    fn register_region(&mut self, region: &Arc<Region>) -> Result<(), Error> {
+        let registered = register_everywhere(&self.port.shared, region);
+        if registered.is_ok() {
+            self.regions.push(Arc::clone(region));
+        } else {
+            unregister_everywhere(&self.port.shared, region);
+        }
+        registered
+    }
+
+    fn unregister_region(&mut self, region: &Arc<Region>) {
+        unregister_everywhere(&self.port.shared, region);
+        self.regions.retain(|known| known.id() != region.id());
+    }
+
+    /// A descriptor that is readable while there are completions to take, for `poll` and its like.
+    /// It may be readable for a moment when there are none, so what counts is [`Session::peek`]; it
+    /// is not to be read itself. Belongs to the session.
+    ///
+    /// # Errors
+    /// When the process has too many descriptors.
+    pub fn event_fd(&mut self) -> Result<BorrowedFd<'_>, Error> {
+        if self.level.is_none() {
+            let event = Arc::new(Event::new()?);
+            let (port, shared) = (self.port.number, Arc::clone(&event));
+            self.port.ask(|answer| Control::SetEvent { port, event: shared, answer })?;
+            let mut level = Level::new(event);
+            level.keep(&mut self.client);
+            self.level = Some(level);
+        }
+        match &self.level {
+            Some(level) => Ok(level.event().as_fd()),
+            None => Err(Error::Closed("the session")),
+        }
     }
 
     /// Begins a checkpoint, or joins one that another participant began: reserves the space of this
@@ -232,8 +262,7 @@ impl<'pool> Session<'pool> {
         if let Some(last) = self.handles.last_mut() {
             last.0 = handle;
         }
-        // The keeper looks for commits only while a checkpoint is open.
-        shared.calls.send(Call::Nudge).map_err(|_| Error::Closed("the pool"))?;
+        shared.call_keeper(Call::Nudge)?;
         Ok(handle)
     }
 
@@ -277,7 +306,10 @@ impl<'pool> Session<'pool> {
     fn add_segment(&self, segment: Arc<Segment>) -> Result<u64, Error> {
         let port = self.port.number;
         let handle = self.port.ask(|answer| Control::AddSegment { port, segment, answer })?;
-        handle.ok_or_else(|| Error::Usage("the session has too many segments open".into()))
+        handle.ok_or(Error::TooMany {
+            what: "segments open in one session",
+            limit: MAX_SEGMENTS as u64,
+        })
     }
 
     /// Takes a handle back, after the transfers under way for it. A checkpoint that was not
@@ -307,7 +339,8 @@ impl<'pool> Session<'pool> {
     /// Puts entries on the ring, as many as there is room for; says how many that were. Fewer than
     /// given is back-pressure: take completions, then submit the rest.
     pub fn submit(&mut self, entries: &[SubmitEntry]) -> usize {
-        let outcome = self.client.submit(entries);
+        let outstanding = &mut self.outstanding;
+        let outcome = self.client.submit_each(entries, |entry| outstanding.depart(entry));
         if outcome.wake_engine {
             let reactor = usize::from(self.port.reactor);
             self.port.shared.fabric.reactors[reactor].unparker.unpark();
@@ -317,37 +350,71 @@ impl<'pool> Session<'pool> {
 
     /// Takes completions that are there, and says how many that were. Never waits.
     pub fn peek(&mut self, out: &mut [CompleteEntry]) -> usize {
-        self.client.peek(out)
+        let count = self.take(out);
+        self.keep_level();
+        count
     }
 
     /// Takes at least `min` completions (at most `out` holds), waiting up to `timeout` for them; says
-    /// how many that were. Spins for a moment, then sleeps.
+    /// how many that were: fewer when the time was over, or the ring is no longer served
+    /// ([`Session::is_served`]). Spins for a moment, then sleeps.
     pub fn wait(&mut self, out: &mut [CompleteEntry], min: usize, timeout: Duration) -> usize {
         let min = min.min(out.len());
         let deadline = Instant::now().checked_add(timeout);
         let mut idle = Idle::waiter();
-        let mut count = self.client.peek(out);
+        let mut count = self.take(out);
         while count < min {
             let left =
                 deadline.map_or(Duration::MAX, |d| d.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
+            if left.is_zero() || (!self.is_served() && !self.client.has_completions()) {
                 break;
             }
             if idle.next(false) == Pause::Spin {
                 std::hint::spin_loop();
-            } else if !self.client.prepare_wait() {
-                self.parker.park_timeout(left.min(Duration::from_secs(1)));
-                self.client.finish_wait();
             } else {
-                self.client.finish_wait();
+                self.sleep(left.min(Duration::from_secs(1)));
             }
-            let taken = self.client.peek(&mut out[count..]);
+            let taken = self.take(&mut out[count..]);
             if taken > 0 {
                 idle.reset();
             }
             count += taken;
         }
+        self.keep_level();
         count
+    }
+
+    /// Sleeps until the reactor's signal, unless there are completions.
+    fn sleep(&mut self, time: Duration) {
+        if let Some(level) = &mut self.level {
+            level.end_wait(&mut self.client);
+            level.wait_began();
+        }
+        if !self.client.begin_wait() {
+            self.parker.park_timeout(time);
+        }
+        match &mut self.level {
+            Some(level) => level.end_wait(&mut self.client),
+            None => _ = self.client.finish_wait(),
+        }
+    }
+
+    fn take(&mut self, out: &mut [CompleteEntry]) -> usize {
+        let count = self.client.peek(out);
+        out[..count].iter_mut().for_each(|completion| self.outstanding.arrive(completion));
+        count
+    }
+
+    fn keep_level(&mut self) {
+        if let Some(level) = &mut self.level {
+            level.keep(&mut self.client);
+        }
+    }
+
+    /// Whether the engine still serves the ring. If not, entries outstanding get no completions
+    /// beyond those that can be taken now; nobody knows how they ended.
+    pub fn is_served(&self) -> bool {
+        self.client.state() == RingState::Open
     }
 
     /// Entries submitted whose completions were not taken yet.
@@ -356,7 +423,7 @@ impl<'pool> Session<'pool> {
     }
 }
 
-impl Drop for Session<'_> {
+impl Drop for Session {
     fn drop(&mut self) {
         let shared = Arc::clone(&self.port.shared);
         // Commits that wait for other participants would otherwise never end.
@@ -376,7 +443,9 @@ impl Drop for Session<'_> {
                 Opened::Restore { name } => shared.end_reading(&name),
             }
         }
-        unregister_everywhere(&shared, self.arena.region());
+        for region in self.regions.drain(..) {
+            unregister_everywhere(&shared, &region);
+        }
     }
 }
 
@@ -388,6 +457,18 @@ fn doom(shared: &Shared, checkpoint: u64) {
 
 fn give_up(shared: &Shared, checkpoint: u64, participant: u32) {
     let _ = shared.on_keeper(move |keeper| keeper.give_up(checkpoint, Some(participant)));
+}
+
+/// Memory for buffers, of the pages that the pool was opened with.
+fn session_memory(shared: &Shared, bytes: u64) -> Result<Arc<Region>, Error> {
+    let region = Region::new(bytes, shared.huge_pages)?;
+    if shared.huge_pages == HugePages::Preferred && !region.is_huge() {
+        tracing::warn!(
+            "no huge pages for {} bytes of buffers: ordinary pages are used",
+            region.len_bytes()
+        );
+    }
+    Ok(Arc::new(region))
 }
 
 fn register_everywhere(shared: &Shared, region: &Arc<Region>) -> Result<(), Error> {

@@ -1,0 +1,1 @@
+"""The measurements behind scripts/bench: one file a group of rows."""

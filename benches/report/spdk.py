@@ -1,0 +1,82 @@
+"""Rows over SPDK: NVMe-oF drives on loopback TCP, as fast as a flash drive would be or as fast as they go."""
+import statistics
+
+from .compare import Row, compare, row_of_ratios, say
+from .tools import MIB, Pool, nvmf_target, perf_gb_per_s
+
+LIMIT_MIB_PER_S = 300
+SCALES = (2, 4, 8)
+
+
+def drive_mib(size_bytes):
+    """Room for two generations of a checkpoint, and for metadata."""
+    return 2 * size_bytes // MIB + 192
+
+
+def one_drive(plan):
+    name = "save.spdk.one_drive_300/perf"
+    if not plan.wants(name):
+        return []
+    size = (512 if plan.quick else 1024) * MIB
+    seconds = max(1, round(size / MIB / LIMIT_MIB_PER_S))
+    with nvmf_target(plan.work, 2, drive_mib(size), LIMIT_MIB_PER_S) as (ours, peers):
+        pool = Pool(plan.stanchion, [ours])
+        pool.format()
+        save = lambda: pool.gb_per_s("write", size)
+        return compare(name, "GB/s", plan.rounds, save, lambda: perf_gb_per_s([peers], seconds))
+
+
+def unlimited(plan):
+    name = "save.spdk.tcp/perf"
+    if not plan.wants(name):
+        return []
+    size = (512 if plan.quick else 1024) * MIB
+    cpu = []
+
+    def save():
+        run = pool.bench("write", size)
+        cpu.append(run["cpu_seconds"] / (size / 1e9))
+        return run["gb_per_s"]
+
+    with nvmf_target(plan.work, 2, drive_mib(size)) as (ours, peers):
+        pool = Pool(plan.stanchion, [ours])
+        pool.format()
+        found = compare(name, "GB/s", plan.rounds, save, lambda: perf_gb_per_s([peers], 1 if plan.quick else 2))
+    note = "all threads of ours, the target's core is not counted"
+    return [*found, Row("cpu.save.spdk", statistics.median(cpu), "core-s/GB", runs=len(cpu), note=note)]
+
+
+def scales(plan):
+    """N drives beside N times one drive, and beside perf on the same N drives: what the target's core can serve."""
+    found = []
+    for n in SCALES:
+        beside_one, beside = f"save.spdk.scale_{n}/{n}x_one", f"save.spdk.scale_{n}/perf"
+        if not plan.wants(beside_one, beside):
+            continue
+        # Less for many drives, whose memory is the target's huge pages.
+        per_drive = (192 if n < 8 else 128) * MIB * (1 if plan.quick else 2)
+        with nvmf_target(plan.work, n + 1, drive_mib(per_drive), LIMIT_MIB_PER_S) as addresses:
+            one, many = Pool(plan.stanchion, addresses[n:]), Pool(plan.stanchion, addresses[:n])
+            one.format()
+            many.format()
+            save = lambda: many.gb_per_s("write", n * per_drive)
+            if plan.wants(beside_one):
+                found += compare(beside_one, "GB/s", plan.rounds, save, lambda: n * one.gb_per_s("write", per_drive))
+            if plan.wants(beside):
+                found.append(beside_perf(plan, beside, many, save, addresses[:n]))
+    return found
+
+
+def beside_perf(plan, name, pool, save, drives):
+    """perf writes over the pool, so it is made anew each time."""
+    ours, peers = [], []
+    for number in range(plan.rounds):
+        pool.format()
+        ours.append(save())
+        peers.append(perf_gb_per_s(drives, 1))
+        say(f"{name} {number + 1}/{plan.rounds}: ours {ours[-1]:.4g}, peer {peers[-1]:.4g} GB/s")
+    pool.format()
+    return row_of_ratios(name, ours, "GB/s", [a / b for a, b in zip(ours, peers)], peers)
+
+
+GROUPS = (one_drive, unlimited, scales)

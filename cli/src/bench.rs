@@ -1,0 +1,285 @@
+//! `stanchion bench`: how fast a pool saves and restores, durable and verified.
+//!
+//! It uses a scratch checkpoint `stanchion-bench@N`, never one of the user's, and removes it at the
+//! end, also after an error or Ctrl-C.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use stanchion_engine::{CheckpointName, CheckpointSpec, Pool, PoolMode};
+
+use crate::args::{Common, parse_size};
+use crate::config;
+use crate::exit::Failure;
+use crate::interrupt::Interrupt;
+use crate::output::{self, Output};
+use crate::pipeline::{Pipeline, Saved};
+use crate::progress::Progress;
+use crate::save::bytes_by_drive;
+
+const EXAMPLES: &str = "\
+Examples:
+  stanchion bench write --size 4GiB --runs 3 --drive /data/a.img --drive /data/b.img
+  stanchion bench read --json
+
+A write counts from the first byte to the durable commit; a read is verified. The bytes are random,
+made once for each buffer, so that making them costs no time. CPU seconds are those of all threads of
+this process.";
+
+/// The scratch checkpoint's name.
+const SCRATCH: &str = "stanchion-bench";
+
+/// Arguments of `stanchion bench`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct BenchArgs {
+    /// What to measure
+    #[arg(value_enum)]
+    what: What,
+    /// Size of the scratch checkpoint
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    size: u64,
+    /// How often
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Memory for buffers
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
+    buffer_size: u64,
+}
+
+/// What is measured.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum What {
+    /// Saving, until it is durable
+    Write,
+    /// Restoring into memory, verified
+    Read,
+}
+
+#[derive(Serialize)]
+struct Document {
+    format_version: u32,
+    what: &'static str,
+    bytes: u64,
+    drives: usize,
+    runs: Vec<Run>,
+    median_gb_per_s: f64,
+}
+
+#[derive(Serialize)]
+struct Run {
+    seconds: f64,
+    gb_per_s: f64,
+    /// Only of writes.
+    commit_tail_ms: Option<f64>,
+    cpu_seconds: f64,
+    drives: Vec<DriveRate>,
+}
+
+#[derive(Serialize)]
+struct DriveRate {
+    serial: String,
+    bytes: u64,
+    gb_per_s: f64,
+}
+
+/// Removes the scratch checkpoint, if there is one.
+struct Scratch<'pool> {
+    pool: &'pool Pool,
+    name: CheckpointName,
+    exists: bool,
+}
+
+impl Scratch<'_> {
+    fn remove(&mut self) -> Result<(), Failure> {
+        if std::mem::take(&mut self.exists) {
+            self.pool.remove(&self.name)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Scratch<'_> {
+    fn drop(&mut self) {
+        if let Err(failure) = self.remove() {
+            tracing::warn!("{} was not removed: {failure}", self.name);
+        }
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// Whatever failed; the scratch checkpoint is gone all the same.
+pub fn run(
+    args: &BenchArgs,
+    common: &Common,
+    output: Output,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
+    let pool = config::open(common, PoolMode::ReadWrite, output)?;
+    interrupt.defer();
+    // A scratch checkpoint that a killed run has left stays, and its number is not used again.
+    let step = pool.latest(SCRATCH).map_or(Some(0), |left| left.name.step.checked_add(1));
+    let step = step.ok_or_else(|| Failure::Failed(format!("remove the last {SCRATCH}@STEP")))?;
+    let name = CheckpointName::new(SCRATCH, step)?;
+    let mut scratch = Scratch { pool: &pool, name: name.clone(), exists: false };
+    let mut pipeline = Pipeline::new(&pool, args.buffer_size, interrupt)?;
+    fill_randomly(&mut pipeline)?;
+    let mut runs = Vec::new();
+    if args.what == What::Read {
+        save(&mut pipeline, &mut scratch, args.size, output)?;
+    }
+    for number in 1..=args.runs {
+        let cpu_before = cpu_time();
+        let (time, commit_tail) = match args.what {
+            What::Write => {
+                let saved = save(&mut pipeline, &mut scratch, args.size, output)?;
+                (saved.time, Some(saved.commit_tail))
+            }
+            What::Read => (restore(&mut pipeline, &name, output)?, None),
+        };
+        let cpu = cpu_time().saturating_sub(cpu_before);
+        let run = describe(&pool, &name, args.size, time, commit_tail, cpu)?;
+        if !output.json {
+            tell(number, &run, output)?;
+        }
+        runs.push(run);
+        if args.what == What::Write {
+            scratch.remove()?;
+        }
+    }
+    scratch.remove()?;
+    let median_gb_per_s = median(runs.iter().map(|run| run.gb_per_s).collect());
+    let what = if args.what == What::Write { "write" } else { "read" };
+    if output.json {
+        let drives = pool.info().drives.len();
+        let bytes = args.size;
+        return output.document(&Document {
+            format_version: 1,
+            what,
+            bytes,
+            drives,
+            runs,
+            median_gb_per_s,
+        });
+    }
+    output.text(format_args!(
+        "{what} of {}: median {median_gb_per_s:.2} GB/s over {} runs",
+        output::size(args.size),
+        runs.len()
+    ))
+}
+
+/// The middle of some numbers, or of the two in the middle. There is at least one.
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    let half = numbers.len() / 2;
+    f64::midpoint(numbers[half], numbers[(numbers.len() - 1) / 2])
+}
+
+/// Bytes that no drive can compress.
+fn fill_randomly(pipeline: &mut Pipeline<'_>) -> Result<(), Failure> {
+    let failed = |error| Failure::os("reading /dev/urandom", error);
+    let mut random = File::open("/dev/urandom").map_err(failed)?;
+    for buffer in pipeline.buffers() {
+        random.read_exact(buffer?).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn save(
+    pipeline: &mut Pipeline<'_>,
+    scratch: &mut Scratch<'_>,
+    length_bytes: u64,
+    output: Output,
+) -> Result<Saved, Failure> {
+    let spec = CheckpointSpec {
+        name: scratch.name.clone(),
+        participants: 1,
+        participant: 0,
+        length_bytes,
+        shards: Vec::new(),
+    };
+    let progress = Progress::new(output, "writing", length_bytes);
+    let saved = pipeline.save(&spec, &mut |_, _| Ok(()), &mut |bytes| progress.set(bytes))?;
+    scratch.exists = true;
+    Ok(saved)
+}
+
+fn restore(
+    pipeline: &mut Pipeline<'_>,
+    name: &CheckpointName,
+    output: Output,
+) -> Result<Duration, Failure> {
+    let segment = pipeline.open(name, 0)?;
+    let progress = Progress::new(output, "reading", segment.length_bytes);
+    let started = Instant::now();
+    let whole = [(0, segment.length_bytes)];
+    let result = pipeline.restore(name, &segment, &whole, &mut |bytes, offset| {
+        progress.set(offset + bytes.len() as u64);
+        Ok(())
+    });
+    let time = started.elapsed();
+    // Also after an error: what is open cannot be removed.
+    pipeline.close(&segment)?;
+    result.map(|()| time)
+}
+
+/// CPU time of all threads of this process so far.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+fn describe(
+    pool: &Pool,
+    name: &CheckpointName,
+    bytes: u64,
+    time: Duration,
+    commit_tail: Option<Duration>,
+    cpu: Duration,
+) -> Result<Run, Failure> {
+    let drives = bytes_by_drive(pool, name)?.into_iter().map(|drive| DriveRate {
+        serial: drive.serial,
+        bytes: drive.bytes,
+        gb_per_s: output::gb_per_s(drive.bytes, time),
+    });
+    Ok(Run {
+        seconds: time.as_secs_f64(),
+        gb_per_s: output::gb_per_s(bytes, time),
+        commit_tail_ms: commit_tail.map(|tail| tail.as_secs_f64() * 1e3),
+        cpu_seconds: cpu.as_secs_f64(),
+        drives: drives.collect(),
+    })
+}
+
+fn tell(number: u32, run: &Run, output: Output) -> Result<(), Failure> {
+    let tail =
+        run.commit_tail_ms.map_or_else(String::new, |ms| format!(", commit tail {ms:.1} ms"));
+    let drives: Vec<String> =
+        run.drives.iter().map(|drive| format!("{:.2}", drive.gb_per_s)).collect();
+    output.text(format_args!(
+        "run {number}: {:.3} s, {:.2} GB/s{tail}, {:.2} CPU s, by drive {} GB/s",
+        run.seconds,
+        run.gb_per_s,
+        run.cpu_seconds,
+        drives.join(" ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(median(vec![7.0]), 7.0);
+    }
+}

@@ -1,0 +1,52 @@
+//! Ctrl-C and SIGTERM.
+//!
+//! Most commands leave nothing to clean up, and a signal ends them at once, with code 130. Those
+//! that do call [`defer`]: from then on the first signal only sets a flag, which they look at
+//! between two pieces of work, and the second one ends the process at once.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::exit::Failure;
+
+const EXIT_CODE: i32 = 130;
+
+/// Whether signals end the process at once. It is also what the first deferred signal sets.
+#[derive(Clone, Debug)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Takes the signals over; they end the process at once.
+    ///
+    /// # Errors
+    /// When the signals cannot be caught.
+    pub fn install() -> io::Result<Interrupt> {
+        let at_once = Arc::new(AtomicBool::new(true));
+        for signal in [SIGINT, SIGTERM] {
+            // In this order, so that the signal that sets the flag does not yet end the process.
+            flag::register_conditional_shutdown(signal, EXIT_CODE, Arc::clone(&at_once))?;
+            flag::register(signal, Arc::clone(&at_once))?;
+        }
+        Ok(Interrupt(at_once))
+    }
+
+    /// The next signal is to be looked for with [`Interrupt::check`].
+    pub fn defer(&self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+
+    /// Fails if a signal came since [`Interrupt::defer`].
+    ///
+    /// # Errors
+    /// [`Failure::Interrupted`] with what the interruption means.
+    pub fn check(&self, meaning: &str) -> Result<(), Failure> {
+        if self.0.load(Ordering::SeqCst) {
+            return Err(Failure::Interrupted(meaning.to_owned()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! What goes to stdout (data) and to stderr (everything else), and how numbers are written.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write as _};
+use std::time::{Duration, UNIX_EPOCH};
+
+use bytesize::ByteSize;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+use stanchion_engine::{Damage, Notice};
+
+use crate::exit::Failure;
+
+/// Where results go.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    /// One JSON document instead of text.
+    pub json: bool,
+    /// No progress, no notices, no summaries.
+    pub quiet: bool,
+}
+
+impl Output {
+    /// The JSON document.
+    ///
+    /// # Errors
+    /// When stdout cannot be written.
+    pub fn document(&self, document: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(document)
+            .map_err(|error| Failure::Failed(format!("making JSON: {error}")))?;
+        self.text(text)
+    }
+
+    /// A line, or lines, of the result for people.
+    ///
+    /// # Errors
+    /// When stdout cannot be written. A reader that has gone away is no error: it has seen what it
+    /// wanted to see.
+    pub fn text(&self, text: impl Display) -> Result<(), Failure> {
+        let mut stdout = io::stdout().lock();
+        match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                Err(Failure::os("writing to stdout", error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The report on something that was done; left out when quiet.
+    ///
+    /// # Errors
+    /// As [`Output::text`].
+    pub fn summary(&self, text: impl Display) -> Result<(), Failure> {
+        if self.quiet { Ok(()) } else { self.text(text) }
+    }
+
+    /// Something that a person should know, on stderr.
+    pub fn notice(&self, notice: impl Display) {
+        if !self.quiet {
+            // A stderr that is closed loses the notice and nothing else.
+            let _ = writeln!(io::stderr(), "stanchion: notice: {notice}");
+        }
+    }
+
+    /// What opening a pool had to deal with.
+    pub fn notices(&self, notices: &[Notice]) {
+        notices.iter().for_each(|notice| self.notice(plain(&notice.to_string())));
+    }
+}
+
+/// A table as text, without spaces at the ends of lines.
+pub fn lines(table: &Table) -> String {
+    table.trim_fmt()
+}
+
+/// A table without lines, whose named columns are numbers.
+pub fn table<const N: usize>(header: [&str; N], numbers: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header);
+    for (index, title) in header.iter().enumerate() {
+        let Some(column) = table.column_mut(index) else { continue };
+        column.set_padding((0, 2));
+        if numbers.contains(title) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// Text of unknown origin, without characters that a terminal would act on.
+pub fn plain(text: &str) -> String {
+    let escape = |c: char| {
+        if c.is_control() { c.escape_default().to_string() } else { c.to_string() }
+    };
+    text.chars().map(escape).collect()
+}
+
+/// `1.5 GiB`.
+pub fn size(bytes: u64) -> String {
+    ByteSize::b(bytes).display().iec().to_string()
+}
+
+/// `1.23 GB/s`, of 10^9 bytes.
+pub fn rate(bytes: u64, time: Duration) -> String {
+    format!("{:.2} GB/s", gb_per_s(bytes, time))
+}
+
+/// 10^9 bytes a second.
+pub fn gb_per_s(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 / 1e9 / time.as_secs_f64().max(1e-9)
+}
+
+/// RFC 3339, UTC, in whole seconds.
+pub fn time(unix_ns: u64) -> String {
+    // 2^64 nanoseconds after 1970 is the year 2554, which the formatter can write.
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(unix_ns)).to_string()
+}
+
+/// A damage as JSON.
+#[derive(Serialize)]
+pub struct DamageRecord {
+    what: &'static str,
+    serial: String,
+    offset_bytes: Option<u64>,
+    checkpoint: Option<String>,
+    shard: Option<String>,
+    generation: Option<u64>,
+    message: String,
+}
+
+impl From<&Damage> for DamageRecord {
+    fn from(damage: &Damage) -> DamageRecord {
+        DamageRecord {
+            what: damage.what,
+            serial: damage.serial.clone(),
+            offset_bytes: damage.offset_bytes,
+            checkpoint: damage.checkpoint.clone(),
+            shard: damage.shard.clone(),
+            generation: damage.generation.map(|generation| generation.0),
+            message: damage.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(size(3 << 29), "1.5 GiB");
+        assert_eq!(rate(2_500_000_000, Duration::from_secs(2)), "1.25 GB/s");
+        assert_eq!(time(1_700_000_000_999_999_999), "2023-11-14T22:13:20Z");
+        assert!(time(u64::MAX).starts_with("2554-"));
+        assert_eq!(plain("a\x1b[2Jb\n"), "a\\u{1b}[2Jb\\n");
+    }
+}

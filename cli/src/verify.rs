@@ -1,0 +1,153 @@
+//! `stanchion verify`: every copy of the metadata, and every byte of the data.
+
+use clap::Args;
+use serde::Serialize;
+use stanchion_engine::{CheckpointName, Damage, Notice, Pool, PoolMode, VerifyReport};
+
+use crate::args::Common;
+use crate::config;
+use crate::exit::Failure;
+use crate::output::{self, DamageRecord, Output, plain};
+use crate::progress::Progress;
+
+const EXAMPLES: &str = "\
+Examples:
+  stanchion verify --drive /data/a.img --drive /data/b.img    the whole pool
+  stanchion verify llama@100                                  one checkpoint
+  stanchion verify --repair                                   mend metadata from its copies
+
+Without --repair nothing is written. Data has no second copy and cannot be mended. The command ends
+with code 3 if anything is still damaged.";
+
+/// Arguments of `stanchion verify`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct VerifyArgs {
+    /// Only this checkpoint
+    #[arg(value_name = "NAME@STEP")]
+    name: Option<String>,
+    /// Rewrite bad copies of metadata from sound ones
+    #[arg(long)]
+    repair: bool,
+}
+
+#[derive(Serialize)]
+struct Document {
+    format_version: u32,
+    clean: bool,
+    checkpoints: usize,
+    data_bytes: u64,
+    metadata_copies: u64,
+    damages: Vec<DamageRecord>,
+    repaired: Vec<DamageRecord>,
+    lost_generation: Option<u64>,
+}
+
+/// All that was found, on opening the pool and after.
+#[derive(Default)]
+struct Findings {
+    damages: Vec<Damage>,
+    repaired: Vec<Damage>,
+    /// The newest generation is lost; the text says so.
+    fell_back: Option<(u64, String)>,
+}
+
+impl Findings {
+    fn gather(pool: &Pool, report: &VerifyReport, output: Output) -> Findings {
+        let mut found = Findings::default();
+        for notice in pool.notices() {
+            match notice {
+                Notice::Repaired(damage) => found.repaired.push(damage.clone()),
+                Notice::DamagedCopy(damage) => found.damages.push(damage.clone()),
+                Notice::FellBack { lost, .. } => {
+                    found.fell_back = Some((lost.0, notice.to_string()));
+                }
+                Notice::RolledForward(_) => output.notice(notice),
+            }
+        }
+        // What was met on opening the pool is met again, unless it belongs to a lost generation.
+        let add = |to: &mut Vec<Damage>, from: &[Damage]| {
+            for damage in from {
+                if !to.iter().any(|known| is_same_place(known, damage)) {
+                    to.push(damage.clone());
+                }
+            }
+        };
+        add(&mut found.damages, &report.damages);
+        add(&mut found.repaired, &report.repaired);
+        found.damages.retain(|damage| !found.repaired.iter().any(|r| is_same_place(r, damage)));
+        found
+    }
+
+    fn is_clean(&self) -> bool {
+        self.damages.is_empty() && self.fell_back.is_none()
+    }
+
+    fn tell(&self, report: &VerifyReport, output: Output) -> Result<(), Failure> {
+        if output.json {
+            return output.document(&Document {
+                format_version: 1,
+                clean: self.is_clean(),
+                checkpoints: report.checkpoints,
+                data_bytes: report.data_bytes,
+                metadata_copies: report.metadata_copies,
+                damages: self.damages.iter().map(DamageRecord::from).collect(),
+                repaired: self.repaired.iter().map(DamageRecord::from).collect(),
+                lost_generation: self.fell_back.as_ref().map(|(lost, _)| *lost),
+            });
+        }
+        if let Some((_, text)) = &self.fell_back {
+            output.text(text)?;
+        }
+        for damage in &self.damages {
+            output.text(plain(&damage.to_string()))?;
+        }
+        for damage in &self.repaired {
+            output.text(plain(&format!("repaired from its copy: {damage}")))?;
+        }
+        output.summary(format_args!(
+            "verified {} checkpoints, {} of data, {} copies of metadata: {}",
+            report.checkpoints,
+            output::size(report.data_bytes),
+            report.metadata_copies,
+            match (self.is_clean(), self.repaired.len()) {
+                (false, _) => "damaged".to_owned(),
+                (true, 0) => "all sound".to_owned(),
+                (true, count) => format!("{count} repaired, all sound now"),
+            }
+        ))
+    }
+}
+
+/// Whether both tell of the same bytes; one of them may know more about them.
+fn is_same_place(one: &Damage, other: &Damage) -> bool {
+    let place = |damage: &Damage| (damage.what, damage.serial.clone(), damage.offset_bytes);
+    place(one) == place(other)
+}
+
+/// Runs it.
+///
+/// # Errors
+/// [`Failure::Damaged`] if anything is still damaged; whatever kept it from looking.
+pub fn run(args: &VerifyArgs, common: &Common, output: Output) -> Result<(), Failure> {
+    let name: Option<CheckpointName> = args.name.as_ref().map(|text| text.parse()).transpose()?;
+    let mode = if args.repair { PoolMode::ReadWrite } else { PoolMode::ReadOnly };
+    let pool = config::open_silently(common, mode)?;
+    let progress = Progress::new(output, "verifying", 0);
+    let report = pool.verify(name.as_ref(), args.repair, &mut |done, total| {
+        progress.set_total(total);
+        progress.set(done);
+    })?;
+    drop(progress);
+    let found = Findings::gather(&pool, &report, output);
+    found.tell(&report, output)?;
+    if found.is_clean() {
+        return Ok(());
+    }
+    let count = found.damages.len() + usize::from(found.fell_back.is_some());
+    let remedy = match args.repair {
+        true => "what is left cannot be mended: remove what it belongs to, and save it anew",
+        false => "`stanchion verify --repair` mends metadata that has a sound copy",
+    };
+    Err(Failure::Damaged(format!("{count} damaged; {remedy}")))
+}

@@ -1,0 +1,300 @@
+//! What the command refuses, each with its own message and exit code.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+
+use common::places::Places;
+use common::{DRIVE_BYTES, MIB, Place, run, wait_for_io};
+use stanchion_engine::{Pool, PoolOptions};
+
+fn saved(drives: usize) -> Place {
+    let place = Place::with_pool(drives);
+    place.file("model.bin", &[7; 5000]);
+    place.run(&["save", "llama@100", "model.bin"]).ok();
+    place
+}
+
+#[test]
+fn drives_that_hold_data_are_not_formatted() {
+    let mut place = Place::empty();
+    place.drives = vec!["data.img".into()];
+    let mut bytes = vec![0; DRIVE_BYTES as usize];
+    bytes[..8].copy_from_slice(b"precious");
+    place.file("data.img", &bytes);
+    let outcome = place.run(&["format", "--yes"]);
+    outcome.fails(12, &["data.img", "file-", "refused", "--force destroys it"]);
+    assert!(place.read("data.img") == bytes, "a refusal wrote to the drive");
+    place.run(&["format", "--dry-run"]).fails(12, &["refused"]);
+    place.run(&["format", "--force", "--yes"]).ok();
+    assert_eq!(place.checkpoints(), 0);
+}
+
+#[test]
+fn a_pool_with_checkpoints_is_data_and_one_without_is_not() {
+    let place = saved(2);
+    let outcome = place.run(&["format", "--yes"]);
+    outcome.fails(12, &["holds 1 checkpoints", "--force destroys them"]);
+    assert_eq!(place.checkpoints(), 1);
+    place.run(&["rm", "llama@100"]).ok();
+    place.run(&["format", "--yes"]).ok();
+}
+
+#[test]
+fn formatting_wants_a_yes_where_nobody_can_be_asked() {
+    let place = Place::with_pool(1);
+    place.run(&["format"]).fails(12, &["--yes"]);
+    let shown = place.run(&["format", "--dry-run", "--json"]).ok().json();
+    assert_eq!(shown["found"][0]["content"], "pool");
+    assert!(shown["pool"].is_null());
+}
+
+#[test]
+fn a_missing_file_needs_a_size() {
+    let mut place = Place::empty();
+    place.drives = vec!["new.img".into()];
+    place.run(&["format", "--yes"]).fails(10, &["new.img", "--size"]);
+    assert!(place.names(".").is_empty());
+    // Too small for a pool: the file that was made for it is gone again.
+    place.run(&["format", "--yes", "--size", "1MiB"]).fails(2, &[]);
+    assert!(place.names(".").is_empty());
+}
+
+/// Undoes what a test did to the machine, whatever becomes of the test.
+struct Undo(&'static str, String);
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        let arguments: &[&str] = if self.0 == "losetup" { &["--detach"] } else { &[] };
+        let _ = tool(self.0).args(arguments).arg(&self.1).status();
+    }
+}
+
+fn tool(name: &str) -> Command {
+    let mut command = Command::new(name);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+    command
+}
+
+#[test]
+fn held_and_mounted_drives_are_never_formatted() {
+    let mut place = Place::empty();
+    place.file("disk.img", &vec![0; DRIVE_BYTES as usize]);
+    let image = place.path("disk.img").display().to_string();
+    let made = tool("losetup").args(["--find", "--show", "--nooverlap", &image]).output();
+    let Some(made) = made.ok().filter(|output| output.status.success()) else {
+        eprintln!("skipped: no loop device can be made; run as root");
+        return;
+    };
+    let device = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    let _detach = Undo("losetup", device.clone());
+    place.drives = vec!["disk.img".into()];
+    let held = place.run(&["format", "--yes", "--force"]);
+    held.fails(12, &["disk.img", "held", &device, "nothing overrides"]);
+
+    if !tool("mkfs.ext4").args(["-q", &device]).status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: mkfs.ext4 cannot be run");
+        return;
+    }
+    place.drives = vec![device.clone()];
+    let outcome = place.run(&["format", "--yes"]);
+    outcome.fails(12, &[&device, "ext", "--force destroys it"]);
+    fs::create_dir(place.path("mount")).unwrap();
+    let target = place.path("mount").display().to_string();
+    if !tool("mount").args([&device, &target]).status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: the loop device cannot be mounted");
+        return;
+    }
+    let unmount = Undo("umount", target.clone());
+    let mounted = place.run(&["format", "--yes", "--force"]);
+    mounted.fails(12, &[&device, "mounted", &target, "nothing overrides"]);
+    drop(unmount);
+}
+
+#[test]
+fn the_drives_must_be_those_of_one_pool() {
+    let place = saved(2);
+    let other = Place::with_pool(1);
+    let foreign = other.path("a.img").display().to_string();
+    let run_on = |drives: &[&str]| {
+        let mut command = place.bare(&["list", "--huge-pages", "off"]);
+        drives.iter().for_each(|drive| {
+            command.args(["--drive", drive]);
+        });
+        run(command)
+    };
+    run_on(&["a.img", "b.img", &foreign]).fails(12, &[&foreign, "belongs to pool"]);
+    let missing = Places::find(&place).serial(1).to_owned();
+    run_on(&["a.img"]).fails(10, &["1 of its 2 drives missing", &missing]);
+    run_on(&["a.img", "nowhere.img"]).fails(10, &["nowhere.img", "not found"]);
+    fs::write(place.path("blank.img"), vec![0; DRIVE_BYTES as usize]).unwrap();
+    run_on(&["blank.img"]).fails(10, &["blank.img", "not formatted"]);
+    run_on(&[]).fails(2, &["no drive was named", "--drive"]);
+    run_on(&["pcie:0000:04:00.9"]).fails(2, &["not a PCI function"]);
+    if !cfg!(feature = "spdk") {
+        run_on(&["pcie:0000:04:00.0"]).fails(13, &["built without SPDK"]);
+    }
+}
+
+#[test]
+fn one_drive_named_twice_is_refused() {
+    let place = saved(2);
+    let mut command = place.command(&["save", "x@1", "model.bin"]);
+    command.args(["--drive", "./a.img"]);
+    run(command).fails(12, &["drive ./a.img is named twice"]);
+    let mut place = Place::empty();
+    place.drives = vec!["new.img".into(), "new.img".into()];
+    let outcome = place.run(&["format", "--yes", "--size", "48MiB"]);
+    outcome.fails(12, &["drive new.img is named twice"]);
+    assert!(place.names(".").is_empty());
+}
+
+#[test]
+fn the_order_and_the_names_of_drives_do_not_matter() {
+    let mut place = saved(3);
+    fs::rename(place.path("a.img"), place.path("other")).unwrap();
+    fs::rename(place.path("b.img"), place.path("a.img")).unwrap();
+    place.drives = vec!["c.img".into(), "./other".into(), "a.img".into()];
+    place.run(&["restore", "llama@100", "-o", "out"]).ok();
+    assert_eq!(place.read("out/model.bin"), [7; 5000]);
+    place.run(&["verify"]).ok();
+    place.run(&["save", "llama@101", "model.bin"]).ok();
+}
+
+#[test]
+fn a_full_pool_says_so_before_it_writes() {
+    let place = saved(2);
+    place.sparse_file("huge.bin", 200 * MIB);
+    let before = place.read("a.img");
+    let outcome = place.run(&["save", "huge@1", "huge.bin"]);
+    outcome.fails(1, &["no space", "209715200 bytes needed", "stanchion rm"]);
+    // Opening it for writing commits an empty generation; no data slot is touched.
+    let data = Places::find(&place).labels[0].layout.slot_offset(0) as usize;
+    let end = before.len() - 4 * MIB as usize;
+    assert!(before[data..end] == place.read("a.img")[data..end]);
+    assert_eq!(place.checkpoints(), 1);
+}
+
+#[test]
+fn a_pool_that_a_live_process_owns_is_busy() {
+    let place = saved(2);
+    let addresses = place.drives.iter().map(|d| place.path(d).to_str().unwrap().parse().unwrap());
+    let mut options = PoolOptions::new(addresses.collect());
+    options.huge_pages = stanchion_engine::memory::HugePages::Off;
+    let pool = Pool::open(&options).unwrap();
+    let owner = format!("(pid {})", std::process::id());
+    for arguments in [
+        vec!["list"],
+        vec!["save", "llama@101", "model.bin"],
+        vec!["restore", "llama", "-o", "out"],
+        vec!["rm", "llama@100"],
+        vec!["verify"],
+        vec!["format", "--yes", "--force"],
+    ] {
+        place.run(&arguments).fails(11, &[&owner]);
+    }
+    drop(pool);
+    assert_eq!(place.checkpoints(), 1);
+}
+
+#[test]
+fn two_commands_at_once_are_told_of_each_other() {
+    let place = Place::with_pool_of(1, 512 * MIB);
+    place.sparse_file("big.bin", 400 * MIB);
+    let busy = place.start(&["save", "big@1", "big.bin"]);
+    wait_for_io(&busy, "rchar", 8 * MIB);
+    place.run(&["list"]).fails(11, &[&format!("(pid {})", busy.id())]);
+    common::signal(&busy, "INT");
+    assert_eq!(place.finish(busy).code, 130);
+}
+
+#[test]
+fn checkpoints_are_not_overwritten_and_unknown_ones_are_told() {
+    let place = saved(1);
+    place.run(&["save", "llama@100", "model.bin"]).fails(1, &["llama@100 exists"]);
+    place.run(&["restore", "llama@99", "-o", "out"]).fails(10, &["no checkpoint llama@99"]);
+    place.run(&["restore", "other", "-o", "out"]).fails(10, &["no checkpoint other"]);
+    place.run(&["verify", "llama@99"]).fails(10, &["no checkpoint llama@99"]);
+    place.run(&["show", "llama@99"]).fails(10, &["no checkpoint llama@99"]);
+    // All or none.
+    place.run(&["rm", "llama@100", "llama@99"]).fails(10, &["no checkpoint llama@99"]);
+    assert_eq!(place.checkpoints(), 1);
+    place.run(&["save", "bad name@1", "model.bin"]).fails(2, &["is no checkpoint name"]);
+    place.run(&["save", "llama", "model.bin"]).fails(2, &["NAME@STEP"]);
+    assert!(!place.path("out").exists());
+}
+
+#[test]
+fn a_drive_file_that_was_cut_is_damage() {
+    let place = saved(2);
+    let serial = Places::find(&place).serial(1).to_owned();
+    let file = fs::OpenOptions::new().write(true).open(place.path("b.img")).unwrap();
+    file.set_len(DRIVE_BYTES - MIB).unwrap();
+    for arguments in [vec!["list"], vec!["restore", "llama", "-o", "out"], vec!["verify"]] {
+        place.run(&arguments).fails(3, &["b.img", &serial, "shorter than the 50331648 bytes"]);
+    }
+    place.run(&["format", "--yes"]).fails(12, &["refused"]);
+}
+
+#[test]
+fn a_newer_format_is_left_alone() {
+    let place = saved(2);
+    let places = Places::find(&place);
+    for at in places.label_offsets(0) {
+        places.rewrite((0, at), |block| block[24..26].copy_from_slice(&2_u16.to_le_bytes()));
+    }
+    for arguments in [vec!["list"], vec!["save", "llama@101", "model.bin"], vec!["verify"]] {
+        place.run(&arguments).fails(12, &["a.img", "newer", "use a newer stanchion"]);
+    }
+    place.run(&["format", "--yes"]).fails(12, &["refused", "newer"]);
+}
+
+#[test]
+fn what_cannot_be_saved_is_told() {
+    let place = saved(1);
+    place.run(&["save", "x@1", "nowhere.bin"]).fails(1, &["nowhere.bin"]);
+    fs::create_dir(place.path("sub")).unwrap();
+    place.run(&["save", "x@1", "sub"]).fails(2, &["sub is not a regular file"]);
+    place.file("sub/model.bin", b"other");
+    let outcome = place.run(&["save", "x@1", "model.bin", "sub/model.bin"]);
+    outcome.fails(2, &["base name model.bin"]);
+    assert_eq!(place.checkpoints(), 1);
+}
+
+#[test]
+fn a_file_that_shrinks_or_changes_while_it_is_saved_is_noticed() {
+    let place = Place::with_pool_of(1, 512 * MIB);
+    place.sparse_file("first.bin", 300 * MIB);
+    place.file("second.bin", &[1; 4096]);
+    let change = |change: fn(&fs::File), text: &str| {
+        let child = place.start(&["save", "x@1", "first.bin", "second.bin"]);
+        wait_for_io(&child, "rchar", 8 * MIB);
+        change(&fs::OpenOptions::new().append(true).open(place.path("second.bin")).unwrap());
+        place.finish(child).fails(1, &["second.bin", text, "given up"]);
+        assert_eq!(place.checkpoints(), 0);
+        let (free, capacity) = place.free_and_capacity();
+        assert_eq!(free, capacity);
+    };
+    change(|file| file.set_len(100).unwrap(), "has become shorter while it was being saved");
+    change(|file| file.set_len(5000).unwrap(), "changed while it was being saved");
+}
+
+#[test]
+fn errors_are_json_where_json_is_asked_for() {
+    let place = saved(1);
+    let error = |arguments: &[&str]| -> serde_json::Value {
+        let outcome = place.run(arguments);
+        assert!(outcome.stdout.is_empty(), "{outcome:?}");
+        let error: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
+        assert_eq!(error["error"]["exit_code"], outcome.code);
+        error["error"]["kind"].clone()
+    };
+    assert_eq!(error(&["restore", "other", "-o", "out", "--json"]), "not_found");
+    assert_eq!(error(&["format", "--yes", "--json"]), "refused");
+    assert_eq!(error(&["--json", "save", "x", "model.bin"]), "usage");
+    assert_eq!(error(&["save", "--json", "--nonsense"]), "usage");
+}

@@ -1,0 +1,364 @@
+//! Controllers, connected once per process and shared by the namespaces opened on them, and the
+//! queue pairs on them.
+//!
+//! - Connecting and detaching happen under one lock of the process, so that a controller is never
+//!   connected again while it is still being detached.
+//! - Every other call on a controller happens under its own lock, as SPDK's interface wants it. The
+//!   polling threads only try that lock: whoever holds it is tending the controller already.
+//! - A queue pair has its controller: it is freed first.
+
+use std::ffi::{CStr, CString, c_char};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use spdk_sys::{
+    stn_spdk_connect_options, stn_spdk_controller, stn_spdk_controller_facts, stn_spdk_namespace,
+    stn_spdk_namespace_facts, stn_spdk_qpair, stn_spdk_qpair_options,
+};
+
+use super::pcie;
+use crate::error::Error;
+
+/// A fabric's target drops us when it hears nothing for so long. Polls come every 50 ms even when
+/// nothing flows; between opening a drive and its first poll lies the opening of the others.
+const KEEP_ALIVE_MS: u32 = 15_000;
+
+static CONNECTED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+struct Entry {
+    shared: Arc<Shared>,
+    users: u32,
+}
+
+struct Shared {
+    transport_id: String,
+    pci_function: Option<String>,
+    /// Valid until its entry is removed from `CONNECTED`. Used by whoever holds the lock.
+    pointer: Mutex<ControllerPointer>,
+    failed: AtomicBool,
+}
+
+#[derive(Clone, Copy)]
+struct ControllerPointer(NonNull<stn_spdk_controller>);
+
+// SAFETY: SPDK's controllers belong to no thread; the mutex around the pointer keeps users apart.
+unsafe impl Send for ControllerPointer {}
+
+/// One user's share in a connected controller.
+pub(super) struct Controller {
+    shared: Arc<Shared>,
+}
+
+/// A namespace that exists on a controller.
+#[derive(Clone, Copy)]
+pub(super) struct Namespace {
+    /// Borrowed from the controller; valid until it is reset or detached.
+    pub(super) pointer: NonNull<stn_spdk_namespace>,
+    pub(super) facts: stn_spdk_namespace_facts,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Controller {
+    /// Connects to a controller, or shares the connection that there is. SPDK must run.
+    pub(super) fn connect(transport_id: &str) -> Result<Controller, Error> {
+        let mut connected = lock(&CONNECTED);
+        if let Some(entry) = connected.iter_mut().find(|e| e.shared.transport_id == transport_id) {
+            if entry.shared.failed.load(Ordering::Acquire) {
+                return Err(Error::DriveNotFound {
+                    address: transport_id.into(),
+                    detail: "its connection was lost; close what still uses it, then open it again"
+                        .into(),
+                });
+            }
+            entry.users += 1;
+            return Ok(Controller { shared: Arc::clone(&entry.shared) });
+        }
+        let pci_function = pcie::function_of(transport_id);
+        if let Some(function) = pci_function {
+            pcie::check_driver(transport_id, function)?;
+        }
+        let address = CString::new(transport_id)
+            .map_err(|_| Error::Usage(format!("drive address {transport_id:?} has a NUL byte")))?;
+        let options = stn_spdk_connect_options {
+            keep_alive_timeout_ms: KEEP_ALIVE_MS,
+            no_error_logging: true, // each error reaches whoever asked for the command
+            ..Default::default()
+        };
+        let mut pointer = std::ptr::null_mut();
+        // SAFETY: a NUL-terminated string and two locals; nobody else connects meanwhile.
+        let result = unsafe {
+            spdk_sys::stn_spdk_controller_connect(
+                address.as_ptr(),
+                &raw const options,
+                &raw mut pointer,
+            )
+        };
+        let Some(pointer) = NonNull::new(pointer).filter(|_| result == 0) else {
+            return Err(why_not(transport_id, pci_function, result));
+        };
+        let shared = Arc::new(Shared {
+            transport_id: transport_id.into(),
+            pci_function: pci_function.map(str::to_owned),
+            pointer: Mutex::new(ControllerPointer(pointer)),
+            failed: AtomicBool::new(false),
+        });
+        connected.push(Entry { shared: Arc::clone(&shared), users: 1 });
+        Ok(Controller { shared })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ControllerPointer> {
+        lock(&self.shared.pointer)
+    }
+
+    pub(super) fn facts(&self) -> stn_spdk_controller_facts {
+        let pointer = self.lock();
+        let mut facts = stn_spdk_controller_facts::default();
+        // SAFETY: a connected controller, under its lock, and a local.
+        unsafe { spdk_sys::stn_spdk_controller_facts(pointer.0.as_ptr(), &raw mut facts) };
+        facts
+    }
+
+    /// The namespace with this number, if it is active.
+    pub(super) fn namespace(&self, id: u32) -> Option<Namespace> {
+        let pointer = self.lock();
+        // SAFETY: a connected controller, under its lock.
+        unsafe { namespace(pointer.0, id) }
+    }
+
+    /// Numbers of the active namespaces.
+    pub(super) fn namespaces(&self) -> Vec<u32> {
+        let pointer = self.lock();
+        // SAFETY: a connected controller, under its lock.
+        unsafe { namespaces(pointer.0) }
+    }
+
+    /// Whether commands go over PCIe.
+    pub(super) fn is_pcie(&self) -> bool {
+        self.shared.pci_function.is_some()
+    }
+
+    /// Keeps the connection alive and completes administrative commands. Never waits. Says whether
+    /// the controller still works.
+    pub(super) fn tend(&self) -> bool {
+        let pointer = match self.shared.pointer.try_lock() {
+            Ok(pointer) => pointer,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return !self.shared.failed.load(Ordering::Acquire),
+        };
+        // SAFETY: a connected controller, under its lock.
+        let failed = unsafe {
+            spdk_sys::stn_spdk_controller_process_admin(pointer.0.as_ptr()) < 0
+                || spdk_sys::stn_spdk_controller_is_failed(pointer.0.as_ptr())
+        };
+        if failed {
+            self.shared.failed.store(true, Ordering::Release);
+        }
+        !self.shared.failed.load(Ordering::Acquire)
+    }
+
+    /// Makes a queue pair with room for so many requests.
+    pub(super) fn queue_pair(self, requests: u32) -> Result<QueuePair, Error> {
+        let options = stn_spdk_qpair_options {
+            io_queue_size: 0, // as large as the controller allows, at most 256: SPDK queues the rest
+            io_queue_requests: requests,
+            delay_submit: true, // one doorbell a poll; polls follow submissions at once
+        };
+        let pointer = {
+            let controller = self.lock();
+            // SAFETY: a connected controller, under its lock, and a local.
+            unsafe { spdk_sys::stn_spdk_qpair_alloc(controller.0.as_ptr(), &raw const options) }
+        };
+        match NonNull::new(pointer) {
+            Some(pointer) => Ok(QueuePair { pointer, controller: self }),
+            None => Err(Error::Environment(format!(
+                "drive {}: no queue pair for {requests} requests; the drive has no more queues, or SPDK \
+                 no memory: lower the queue depth, or raise {}",
+                self.shared.transport_id,
+                super::environment::MEMORY_VARIABLE,
+            ))),
+        }
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        let mut connected = lock(&CONNECTED);
+        let Some(at) = connected.iter().position(|e| Arc::ptr_eq(&e.shared, &self.shared)) else {
+            return;
+        };
+        connected[at].users -= 1;
+        if connected[at].users > 0 {
+            return;
+        }
+        connected.swap_remove(at);
+        let pointer = self.lock();
+        // SAFETY: the last user, whose queue pair is freed; under both locks.
+        let result = unsafe {
+            if !self.is_pcie() {
+                // A shutdown in good order would wait for its answer for ever, and a target that
+                // has completed every command needs none.
+                spdk_sys::stn_spdk_controller_fail(pointer.0.as_ptr());
+            }
+            spdk_sys::stn_spdk_controller_detach(pointer.0.as_ptr())
+        };
+        if result != 0 {
+            let error = std::io::Error::from_raw_os_error(-result);
+            tracing::debug!(controller = self.shared.transport_id, %error, "detaching");
+        }
+    }
+}
+
+/// A queue pair. Dropping it completes what is outstanding, as aborted, and frees it.
+pub(super) struct QueuePair {
+    pointer: NonNull<stn_spdk_qpair>,
+    controller: Controller,
+}
+
+impl QueuePair {
+    pub(super) fn as_ptr(&self) -> *mut stn_spdk_qpair {
+        self.pointer.as_ptr()
+    }
+
+    pub(super) fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    /// False once the connection is known to be lost.
+    pub(super) fn is_connected(&self) -> bool {
+        // SAFETY: a queue pair of ours, on the one thread that uses it.
+        unsafe { spdk_sys::stn_spdk_qpair_is_connected(self.as_ptr()) }
+    }
+
+    /// Stops a drive from touching memory although commands are outstanding: a PCIe controller is
+    /// disabled by a reset, as a deleted queue alone does not end what the drive already works on.
+    /// The reset concerns every queue of a controller, so it is left out when others use it. A
+    /// fabric's controller is given up without asking it: no memory is reached without its
+    /// connections, whose ends are here.
+    ///
+    /// Blocks until the controller has answered or its own timeout (CAP.TO) has passed.
+    pub(super) fn fence(&mut self) {
+        if !self.controller.is_pcie() {
+            let controller = self.controller.lock();
+            self.controller.shared.failed.store(true, Ordering::Release);
+            // SAFETY: a connected controller, under its lock. Other users find it failed.
+            unsafe { spdk_sys::stn_spdk_controller_fail(controller.0.as_ptr()) };
+            return;
+        }
+        let connected = lock(&CONNECTED);
+        let shared = &self.controller.shared;
+        let users = connected.iter().find(|e| Arc::ptr_eq(&e.shared, shared)).map(|e| e.users);
+        if users != Some(1) {
+            return;
+        }
+        let controller = self.controller.lock();
+        // SAFETY: nobody else uses this controller or its queues: one user, and both locks are held.
+        unsafe {
+            if spdk_sys::stn_spdk_controller_reset(controller.0.as_ptr()) == 0 {
+                // A queue that exists at the controller can be freed in good order.
+                let _ = spdk_sys::stn_spdk_qpair_reconnect(self.pointer.as_ptr());
+            } else {
+                tracing::error!(
+                    controller = shared.transport_id,
+                    "cannot be reset: power the drive off before its memory is trusted again"
+                );
+            }
+        }
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        let controller = self.controller.lock();
+        // SAFETY: the pointer is not used again; its controller is still connected, and locked.
+        let result = unsafe { spdk_sys::stn_spdk_qpair_free(self.pointer.as_ptr()) };
+        if result != 0 {
+            let error = std::io::Error::from_raw_os_error(-result);
+            tracing::debug!(
+                controller = self.controller.shared.transport_id,
+                %error,
+                "freeing a queue pair"
+            );
+        }
+        drop(controller);
+    }
+}
+
+/// # Safety
+/// A connected controller that nobody else uses meanwhile.
+pub(super) unsafe fn namespace(
+    controller: NonNull<stn_spdk_controller>,
+    id: u32,
+) -> Option<Namespace> {
+    let mut facts = stn_spdk_namespace_facts::default();
+    // SAFETY: the caller's controller; the namespace is asked while it cannot change.
+    unsafe {
+        let pointer = spdk_sys::stn_spdk_controller_namespace(controller.as_ptr(), id);
+        let pointer = NonNull::new(pointer)?;
+        spdk_sys::stn_spdk_namespace_facts(pointer.as_ptr(), &raw mut facts);
+        Some(Namespace { pointer, facts })
+    }
+}
+
+/// # Safety
+/// As [`namespace`].
+pub(super) unsafe fn namespaces(controller: NonNull<stn_spdk_controller>) -> Vec<u32> {
+    let next = |previous| {
+        // SAFETY: the caller's controller.
+        let id =
+            unsafe { spdk_sys::stn_spdk_controller_next_namespace(controller.as_ptr(), previous) };
+        // Ascending, so that a controller that answers nonsense cannot keep us here.
+        (id > previous).then_some(id)
+    };
+    std::iter::successors(next(0), |id| next(*id)).take(1024).collect()
+}
+
+/// Text that the shim terminated, without the padding that NVMe asks for.
+pub(super) fn text(field: &[c_char]) -> String {
+    let bytes: Vec<u8> = field.iter().map(|byte| *byte as u8).collect();
+    let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
+    text.to_string_lossy().trim().to_owned()
+}
+
+fn why_not(transport_id: &str, pci_function: Option<&str>, result: i32) -> Error {
+    let not_found = |detail: String| Error::DriveNotFound { address: transport_id.into(), detail };
+    match (-result, pci_function) {
+        (libc::ENODEV, Some(function)) => match pcie::owner(function) {
+            Some(owner) => Error::Busy { what: format!("drive {transport_id}"), owner },
+            None => not_found(
+                "SPDK could not take the drive over, and says why on standard error; a drive that \
+                 did not answer needs a reset, vfio-pci needs the IOMMU and a limit of locked memory \
+                 (`ulimit -l`)"
+                    .into(),
+            ),
+        },
+        (libc::ENODEV, None) => not_found(
+            "no NVMe controller answered there, SPDK says why on standard error: check that the \
+             target runs, that the port is right and that it serves this subnqn to this host"
+                .into(),
+        ),
+        (libc::EINVAL, _) => {
+            Error::Usage(format!("drive address {transport_id:?}: SPDK does not know it"))
+        }
+        (errno, _) => Error::os(
+            format!("connecting to {transport_id}"),
+            std::io::Error::from_raw_os_error(errno),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padded_text_is_trimmed() {
+        let field: Vec<c_char> = b"S123   \0garbage".iter().map(|byte| *byte as c_char).collect();
+        assert_eq!(text(&field), "S123");
+        assert_eq!(text(&[b'x' as c_char]), ""); // not terminated: not text
+        assert_eq!(text(&[]), "");
+    }
+}

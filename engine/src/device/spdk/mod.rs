@@ -1,0 +1,476 @@
+//! Drives that SPDK drives: over PCIe, taken away from the kernel, or over a fabric (TCP, RDMA).
+//!
+//! - One queue pair a device. It is made by whoever opens the device and then used by one thread at
+//!   a time, whichever holds the device: SPDK ties neither to a thread.
+//! - SPDK's own threads do not exist: everything happens inside `submit`, `poll` and `drop`.
+//! - A command whose drive was lost, or that took longer than [`TIMEOUT_VARIABLE`] says, ends as
+//!   [`IoError::Removed`], and only once its queue pair is gone and, for PCIe, its controller was
+//!   reset: until then the drive may touch the command's memory. The device stays lost.
+//! - That a write ended so does not say that it never reaches the drive: over a fabric it may do so
+//!   until the target has noticed the loss. Its blocks must not be given to others before the pool
+//!   was opened anew.
+
+#![allow(unsafe_code)]
+
+mod controller;
+mod environment;
+mod pcie;
+mod registration;
+mod slots;
+mod split;
+
+pub use environment::MEMORY_VARIABLE;
+pub use pcie::list_pcie;
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use spdk_sys::{stn_spdk_controller_facts, stn_spdk_namespace, stn_spdk_namespace_facts};
+
+use super::kernel::{MAX_QUEUE_DEPTH, OpenMode, Regions, check};
+use super::{Command, Completion, Device, DriveFacts, Operation, SPDK, SubmitError};
+use crate::address::DriveAddress;
+use crate::error::{Error, IoError};
+use crate::limits::BLOCK_BYTES;
+use crate::lock::{DriveLock, Sharing};
+use crate::memory::Region;
+use crate::units::round_down;
+use controller::{Controller, QueuePair, text};
+use registration::Registration;
+use slots::Slots;
+use split::Split;
+
+/// The environment variable for the seconds after which a command, and with it its drive, counts as
+/// lost.
+pub const TIMEOUT_VARIABLE: &str = "STANCHION_IO_TIMEOUT_S";
+
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often the controller and the clock of the commands are looked after.
+const TEND_INTERVAL: Duration = Duration::from_millis(10);
+/// Request objects of one queue pair at most: some 300 bytes each.
+const MAX_REQUESTS: u64 = 16 << 10;
+/// What SPDK gives a queue pair by itself.
+const MIN_REQUESTS: u64 = 512;
+
+/// Opens a namespace behind an SPDK transport ID in the form that [`DriveAddress`] prints. It stays
+/// locked on this host until the device is dropped.
+///
+/// # Errors
+/// [`Error::DriveNotFound`] when nothing answers there; [`Error::Busy`] naming the owner;
+/// [`Error::Environment`] when SPDK cannot run or the drive cannot be used with it.
+pub(crate) fn open(
+    transport_id: &str,
+    namespace: u32,
+    mode: OpenMode,
+    queue_depth: u32,
+) -> Result<Box<dyn Device>, Error> {
+    if queue_depth == 0 || queue_depth > MAX_QUEUE_DEPTH {
+        return Err(Error::Usage(format!(
+            "a queue depth of {queue_depth}: it is 1 to {MAX_QUEUE_DEPTH}"
+        )));
+    }
+    let timeout = timeout(std::env::var(TIMEOUT_VARIABLE).ok().as_deref())?;
+    let address = DriveAddress::Spdk { transport_id: transport_id.into(), namespace }.to_string();
+    let writable = mode == OpenMode::ReadWrite;
+    let sharing = if writable { Sharing::Exclusive } else { Sharing::Shared };
+    let lock = DriveLock::take(&address, sharing)?;
+    environment::start(pcie::function_of(transport_id).is_some())?;
+    let controller = Controller::connect(transport_id)?;
+    let about = controller.facts();
+    let Some(found) = controller.namespace(namespace) else {
+        return Err(Error::DriveNotFound {
+            address,
+            detail: format!(
+                "the controller has no namespace {namespace}; it has {:?}, as in ns:N",
+                controller.namespaces()
+            ),
+        });
+    };
+    let mut facts = facts(transport_id, &about, &found.facts)?;
+    if writable && found.facts.is_write_protected {
+        return Err(Error::Environment(format!(
+            "drive {address} ({}): the namespace is write protected; lift that, or open it for reading",
+            facts.serial
+        )));
+    }
+    let split = Split::of(&about, &found.facts).ok_or_else(|| too_small(&address, &about))?;
+    let pieces = split.max_pieces(facts.max_transfer_bytes);
+    facts.queue_depth = queue_depth.min((MAX_REQUESTS / pieces) as u32);
+    let requests = (u64::from(facts.queue_depth) * pieces).max(MIN_REQUESTS) as u32;
+    let queue = controller.queue_pair(requests)?;
+    tracing::debug!(
+        drive = facts.address,
+        serial = facts.serial,
+        queue_depth = facts.queue_depth,
+        requests,
+        ?split,
+        "opened through SPDK"
+    );
+    Ok(Box::new(SpdkDevice {
+        queue: Some(queue),
+        namespace: found.pointer.as_ptr(),
+        sector_bytes: found.facts.sector_bytes,
+        slots: Slots::new(facts.queue_depth, pieces as usize),
+        stalled: VecDeque::with_capacity(facts.queue_depth as usize),
+        regions: Regions::new(),
+        split,
+        mode,
+        timeout,
+        tended: Instant::now(),
+        lost: false,
+        facts,
+        _lock: lock,
+    }))
+}
+
+impl Split {
+    fn of(
+        about: &stn_spdk_controller_facts,
+        namespace: &stn_spdk_namespace_facts,
+    ) -> Option<Split> {
+        let boundary =
+            u64::from(namespace.optimal_boundary_sectors) * u64::from(namespace.sector_bytes);
+        Split::new(about.max_transfer_bytes, boundary)
+    }
+}
+
+fn too_small(address: &str, about: &stn_spdk_controller_facts) -> Error {
+    Error::Environment(format!(
+        "drive {address}: it moves at most {} bytes at once, less than a block of {BLOCK_BYTES}; use \
+         another drive",
+        about.max_transfer_bytes
+    ))
+}
+
+/// Facts of a namespace, with a queue depth of 0; an error when it cannot be a drive of ours.
+fn facts(
+    transport_id: &str,
+    about: &stn_spdk_controller_facts,
+    namespace: &stn_spdk_namespace_facts,
+) -> Result<DriveFacts, Error> {
+    let address = DriveAddress::Spdk { transport_id: transport_id.into(), namespace: namespace.id }
+        .to_string();
+    let sector_bytes = u64::from(namespace.sector_bytes);
+    if !matches!(sector_bytes, 512 | 4096) || namespace.metadata_bytes != 0 {
+        return Err(Error::Environment(format!(
+            "drive {address}: formatted with sectors of {sector_bytes} bytes and {} bytes of metadata; \
+             512 or 4096 bytes without metadata are needed (`nvme format` changes that)",
+            namespace.metadata_bytes
+        )));
+    }
+    let capacity = namespace.sector_count.saturating_mul(sector_bytes);
+    let capacity_bytes = round_down(capacity, BLOCK_BYTES);
+    if capacity_bytes == 0 {
+        return Err(Error::Environment(format!("drive {address}: it has no capacity")));
+    }
+    let split = Split::of(about, namespace).ok_or_else(|| too_small(&address, about))?;
+    let serial = text(&about.serial);
+    Ok(DriveFacts {
+        address,
+        // The namespaces of a controller have one serial number between them.
+        serial: match namespace.id {
+            1 => serial,
+            id => format!("{serial}-ns{id}"),
+        },
+        model: text(&about.model),
+        back_end: SPDK,
+        capacity_bytes,
+        max_transfer_bytes: split.max_command_bytes(),
+        queue_depth: 0,
+        volatile_cache: Some(about.has_volatile_write_cache),
+        interrupt_driven: false,
+    })
+}
+
+fn timeout(variable: Option<&str>) -> Result<Duration, Error> {
+    match variable {
+        None | Some("") => Ok(DEFAULT_TIMEOUT),
+        Some(text) => match text.parse::<u64>() {
+            Ok(seconds @ 1..=3600) => Ok(Duration::from_secs(seconds)),
+            _ => Err(Error::Usage(format!("{TIMEOUT_VARIABLE}={text}: it is seconds, 1 to 3600"))),
+        },
+    }
+}
+
+/// An open drive. The lock is last: it is let go when the controller is.
+struct SpdkDevice {
+    /// None once the drive is lost.
+    queue: Option<QueuePair>,
+    /// Valid as long as `queue` is there.
+    namespace: *mut stn_spdk_namespace,
+    sector_bytes: u32,
+    slots: Arc<Slots>,
+    /// Slots of which SPDK did not take every piece yet.
+    stalled: VecDeque<u32>,
+    regions: Regions<Registration>,
+    split: Split,
+    mode: OpenMode,
+    timeout: Duration,
+    tended: Instant,
+    /// The drive refused a command as lost; the next poll ends the rest.
+    lost: bool,
+    facts: DriveFacts,
+    _lock: DriveLock,
+}
+
+// SAFETY: SPDK ties queue pairs and namespaces to no thread; it wants one thread at a time, which
+// `&mut self` gives, and a move to another thread orders what the first one did before it. The
+// slots are known to nobody but this device and the requests on its queue pair. What several
+// devices share, the controller, is behind a lock of its own.
+unsafe impl Send for SpdkDevice {}
+
+/// What became of sending a slot's pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sent {
+    All,
+    /// SPDK has no request object left.
+    Stalled,
+    Failed(IoError),
+}
+
+impl SpdkDevice {
+    /// Sends the pieces of a slot that were not sent yet.
+    fn send(&mut self, slot: u32) -> Sent {
+        let Some(queue) = &self.queue else { return Sent::Failed(IoError::Removed) };
+        let command = self.slots.command(slot);
+        while self.slots.has_more_to_send(slot) {
+            let sent = self.slots.sent_bytes(slot);
+            let offset = command.offset_bytes + u64::from(sent);
+            let length = self.split.next(offset, command.memory.len_bytes - sent);
+            let Some(request) = self.slots.next_request(slot) else {
+                debug_assert!(false, "more pieces than reckoned");
+                return Sent::Failed(IoError::Os(libc::EINVAL));
+            };
+            let memory = command.memory.address.as_ptr().wrapping_add(sent as usize).cast();
+            let lba = offset / u64::from(self.sector_bytes);
+            let count = length / self.sector_bytes;
+            let fua = spdk_sys::STN_SPDK_FLAG_FUA;
+            let (queue, namespace) = (queue.as_ptr(), self.namespace);
+            // SAFETY: a live queue pair and its namespace, used by this thread alone; a request of
+            // a slot that is not on its way, pinned in `self.slots`. The piece lies within the
+            // command's memory, which `submit` found within a registered region and whose owner
+            // leaves it alone until the completion: see `submit`.
+            let result = unsafe {
+                match command.operation {
+                    Operation::Read => {
+                        spdk_sys::stn_spdk_read(queue, namespace, request, memory, lba, count, 0)
+                    }
+                    Operation::Write => {
+                        spdk_sys::stn_spdk_write(queue, namespace, request, memory, lba, count, 0)
+                    }
+                    Operation::WriteDurable => {
+                        spdk_sys::stn_spdk_write(queue, namespace, request, memory, lba, count, fua)
+                    }
+                    Operation::Flush => spdk_sys::stn_spdk_flush(queue, namespace, request),
+                }
+            };
+            match -result {
+                0 => self.slots.sent(slot, length),
+                libc::ENOMEM => return Sent::Stalled,
+                libc::ENXIO => {
+                    self.lost = true;
+                    return Sent::Failed(IoError::Removed);
+                }
+                errno => return Sent::Failed(IoError::Os(errno)),
+            }
+        }
+        Sent::All
+    }
+
+    /// Everything that is due: completions, what could not be sent before, the controller.
+    fn work(&mut self) {
+        let Some(queue) = &self.queue else { return };
+        // SAFETY: our queue pair, on the one thread that uses it. Callbacks touch the slots only.
+        let result: c_int =
+            unsafe { spdk_sys::stn_spdk_qpair_process_completions(queue.as_ptr(), 0) };
+        if result < 0 || self.lost || self.slots.saw_abort() {
+            self.lose("its connection is lost");
+            return;
+        }
+        if !self.stalled.is_empty() {
+            self.send_stalled();
+        }
+        let now = Instant::now();
+        if now.duration_since(self.tended) >= TEND_INTERVAL {
+            self.tended = now;
+            self.tend(now);
+        }
+    }
+
+    fn send_stalled(&mut self) {
+        // Each once, oldest first, as long as SPDK takes them. One that has failed meanwhile has
+        // nothing more to send and leaves the list.
+        let mut full = false;
+        for _ in 0..self.stalled.len() {
+            let Some(slot) = self.stalled.pop_front() else { return };
+            if !self.slots.has_more_to_send(slot) {
+                continue;
+            }
+            match if full { Sent::Stalled } else { self.send(slot) } {
+                Sent::All => {}
+                Sent::Stalled => {
+                    full = true;
+                    self.stalled.push_back(slot);
+                }
+                Sent::Failed(error) => self.slots.send_failed(slot, error),
+            }
+        }
+    }
+
+    fn tend(&mut self, now: Instant) {
+        let Some(queue) = &self.queue else { return };
+        if !queue.controller().tend() || !queue.is_connected() {
+            self.lose("its controller has failed");
+        } else if let Some(oldest) = self.slots.oldest()
+            && now.saturating_duration_since(oldest) > self.timeout
+        {
+            self.lose("a command was not completed in time");
+        }
+    }
+
+    /// Gives the drive up: when this returns it touches no memory any more, and every command has
+    /// ended.
+    fn lose(&mut self, why: &str) {
+        let Some(mut queue) = self.queue.take() else { return };
+        tracing::error!(
+            drive = self.facts.address,
+            serial = self.facts.serial,
+            in_flight = self.slots.in_flight(),
+            "drive given up: {why}"
+        );
+        if self.slots.outstanding_pieces() > 0 {
+            queue.fence();
+        }
+        drop(queue);
+        if self.slots.outstanding_pieces() > 0 {
+            // SPDK has lost track of a request: its storage must not become anything else.
+            std::mem::forget(Arc::clone(&self.slots));
+            tracing::error!(
+                drive = self.facts.address,
+                requests = self.slots.outstanding_pieces(),
+                "SPDK freed a queue without completing what was on it"
+            );
+        }
+        self.slots.end_all();
+        self.stalled.clear();
+    }
+}
+
+impl Device for SpdkDevice {
+    fn facts(&self) -> &DriveFacts {
+        &self.facts
+    }
+
+    fn register(&mut self, region: &Arc<Region>) -> Result<(), Error> {
+        if !self.regions.holds(region) {
+            let registration = Registration::new(region)?;
+            self.regions.add(region, registration);
+        }
+        Ok(())
+    }
+
+    fn unregister(&mut self, region: &Arc<Region>) {
+        self.regions.remove(region);
+    }
+
+    unsafe fn submit(&mut self, command: Command) -> Result<(), SubmitError> {
+        check(&command, &self.facts, self.mode, |address, length| {
+            self.regions.find(address, length).is_some()
+        })?;
+        if self.queue.is_none() || self.lost {
+            return Err(SubmitError::Failed(IoError::Removed));
+        }
+        if !self.stalled.is_empty() {
+            return Err(SubmitError::Full);
+        }
+        let Some(slot) = self.slots.take(command, Instant::now()) else {
+            return Err(SubmitError::Full);
+        };
+        let sent = self.send(slot);
+        let any_sent = self.slots.has_outstanding(slot);
+        match sent {
+            Sent::All => {}
+            Sent::Stalled if any_sent => self.stalled.push_back(slot),
+            Sent::Stalled => {
+                self.slots.give_back(slot);
+                // With nothing under way, no poll will ever make room.
+                if self.slots.outstanding_pieces() == 0 {
+                    return Err(SubmitError::Failed(IoError::Os(libc::ENOMEM)));
+                }
+                return Err(SubmitError::Full);
+            }
+            // The rest is not sent; the command ends with what was.
+            Sent::Failed(error) if any_sent => self.slots.send_failed(slot, error),
+            Sent::Failed(error) => {
+                self.slots.give_back(slot);
+                return Err(SubmitError::Failed(error));
+            }
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        self.work();
+        let mut taken = 0;
+        while taken < completions.len() {
+            let Some((tag, status)) = self.slots.take_done() else { break };
+            completions[taken] = Completion { tag, status };
+            taken += 1;
+        }
+        taken
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.slots.in_flight()
+    }
+}
+
+impl Drop for SpdkDevice {
+    fn drop(&mut self) {
+        // Ends when the last piece has, or with the drive given up after the timeout.
+        while self.queue.is_some() && self.slots.outstanding_pieces() > 0 {
+            self.work();
+        }
+        // Before the regions: freeing a queue pair ends what little it may still do with memory.
+        drop(self.queue.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_timeout_is_seconds() {
+        assert_eq!(timeout(None).unwrap(), DEFAULT_TIMEOUT);
+        assert_eq!(timeout(Some("5")).unwrap(), Duration::from_secs(5));
+        for bad in ["0", "3601", "1s", "-1"] {
+            assert!(timeout(Some(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_namespaces_that_suit_are_drives() {
+        let about =
+            stn_spdk_controller_facts { max_transfer_bytes: 128 << 10, ..Default::default() };
+        let namespace = |sector_bytes, metadata_bytes, sector_count| stn_spdk_namespace_facts {
+            id: 2,
+            sector_bytes,
+            metadata_bytes,
+            sector_count,
+            ..Default::default()
+        };
+        let id = "trtype:PCIe traddr:0000:04:00.0";
+        let found = facts(id, &about, &namespace(512, 0, 17)).unwrap();
+        assert_eq!(found.capacity_bytes, 8192);
+        assert_eq!(found.address, format!("{id} ns:2"));
+        assert_eq!(found.serial, "-ns2");
+        for bad in [namespace(520, 0, 17), namespace(512, 8, 17), namespace(512, 0, 7)] {
+            assert!(matches!(facts(id, &about, &bad), Err(Error::Environment(_))));
+        }
+        let tiny = stn_spdk_controller_facts { max_transfer_bytes: 512, ..about };
+        assert!(facts(id, &tiny, &namespace(512, 0, 17)).is_err());
+    }
+}

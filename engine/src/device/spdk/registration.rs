@@ -1,0 +1,85 @@
+//! Regions that SPDK's devices may reach, counted per process: several devices register the same
+//! region, and SPDK refuses memory that it knows already.
+//!
+//! A [`Registration`] holds its region, so registered memory is mapped memory.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::Error;
+use crate::memory::Region;
+
+/// Registrations by region id.
+static COUNTS: Mutex<Option<HashMap<u64, u32>>> = Mutex::new(None);
+
+/// One device's share in a registered region.
+#[derive(Debug)]
+pub(super) struct Registration {
+    region: Arc<Region>,
+}
+
+impl Registration {
+    /// Registers a region, or shares in its registration. SPDK must have been started.
+    pub(super) fn new(region: &Arc<Region>) -> Result<Registration, Error> {
+        if !region.is_huge() {
+            return Err(Error::Environment(
+                "SPDK drives need buffers in huge pages; reserve some with `scripts/hugepages` and \
+                 do not ask for ordinary pages"
+                    .into(),
+            ));
+        }
+        let mut counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = counts.get_or_insert_default();
+        if !counts.contains_key(&region.id()) {
+            // SAFETY: the whole of a mapping that stays mapped while a `Registration` holds it;
+            // its pages are 2 MiB large and were touched when it was made.
+            let result = unsafe { spdk_sys::stn_spdk_mem_register(start(region), length(region)) };
+            if result != 0 {
+                return Err(Error::Environment(format!(
+                    "SPDK cannot register {} bytes of memory: {}; a PCIe drive needs the IOMMU (or \
+                     root, where there is none) and a limit of locked memory above that (`ulimit -l`)",
+                    region.len_bytes(),
+                    os_error(result),
+                )));
+            }
+        }
+        *counts.entry(region.id()).or_insert(0) += 1;
+        Ok(Registration { region: Arc::clone(region) })
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = counts.get_or_insert_default();
+        let Some(count) = counts.get_mut(&self.region.id()) else { return };
+        *count -= 1;
+        if *count > 0 {
+            return;
+        }
+        counts.remove(&self.region.id());
+        // SAFETY: exactly what `new` registered. Devices drop their registrations when no command
+        // of theirs is in flight, and this was the last.
+        let result =
+            unsafe { spdk_sys::stn_spdk_mem_unregister(start(&self.region), length(&self.region)) };
+        if result != 0 {
+            // SPDK may still map it for its devices: it must not become other memory.
+            tracing::error!(error = %os_error(result), "memory cannot be unregistered and stays mapped");
+            std::mem::forget(Arc::clone(&self.region));
+        }
+    }
+}
+
+fn start(region: &Region) -> *mut std::ffi::c_void {
+    region.base().as_ptr().cast()
+}
+
+fn length(region: &Region) -> usize {
+    region.len_bytes() as usize
+}
+
+fn os_error(result: c_int) -> io::Error {
+    io::Error::from_raw_os_error(-result)
+}

@@ -1,0 +1,74 @@
+//! Keeps a session's event readable for as long as there are completions, and no longer.
+//!
+//! The reactor signals only a client that waits, once for each wait. So a session with an event
+//! waits always, except while completions are there to be taken: then the event stays as readable
+//! as it is. Each signal is counted as due when the end of a wait shows that the reactor ended it,
+//! because it may come a moment later than that; only then reading the event is worth a call.
+
+use std::sync::Arc;
+
+use crate::ring::{Client, Event};
+
+/// The event of a session.
+pub(super) struct Level {
+    event: Arc<Event>,
+    /// A wait was prepared and its end not noticed yet.
+    waiting: bool,
+    /// Signals that came or will come and were not read.
+    due: u64,
+}
+
+impl Level {
+    /// For an event that the reactor knows from now on.
+    pub(super) fn new(event: Arc<Event>) -> Level {
+        Level { event, waiting: false, due: 0 }
+    }
+
+    pub(super) fn event(&self) -> &Event {
+        &self.event
+    }
+
+    /// A wait of another kind has begun: the client ends it by [`Level::end_wait`].
+    pub(super) fn wait_began(&mut self) {
+        self.waiting = true;
+    }
+
+    /// Ends the wait, if there is one.
+    pub(super) fn end_wait(&mut self, client: &mut Client) {
+        if self.waiting {
+            self.waiting = false;
+            let by_itself = client.finish_wait();
+            self.due += u64::from(!by_itself);
+        }
+    }
+
+    /// To be called when completions were looked for, whether or not there were any.
+    pub(super) fn keep(&mut self, client: &mut Client) {
+        if self.waiting && !client.is_waiting() {
+            self.end_wait(client);
+        }
+        if client.has_completions() {
+            self.raise();
+            return;
+        }
+        if self.due > 0 {
+            self.due = self.due.saturating_sub(self.event.take_signals());
+        }
+        if !self.waiting {
+            self.waiting = true;
+            // There is a completion by now, or the ring is closed.
+            if client.begin_wait() {
+                self.end_wait(client);
+                self.raise();
+            }
+        }
+    }
+
+    /// There is something to be seen now: the reactor's signal tells, or we do.
+    fn raise(&mut self) {
+        if !self.waiting && self.due == 0 {
+            self.event.signal();
+            self.due = 1;
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! An NVMe-oF target of a test's own, on loopback: drives for the SPDK back end.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use stanchion_engine::address::DriveAddress;
+
+/// A running target; ended when dropped.
+pub struct Target {
+    run_dir: tempfile::TempDir,
+    port: u16,
+    options: Vec<String>,
+    /// One a drive.
+    pub drives: Vec<DriveAddress>,
+    /// One target at a time on this machine, whatever runs the tests.
+    _turn: File,
+}
+
+impl Target {
+    /// Starts `scripts/nvmf-target` with these options. `None`, with a message, where it cannot run.
+    pub fn start(options: &[&str]) -> Option<Target> {
+        if std::fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() != 0) {
+            eprintln!("skipped: an NVMe-oF target needs root");
+            return None;
+        }
+        let prefix = std::env::var_os("STANCHION_SPDK_PREFIX");
+        let prefix = prefix.map_or_else(|| PathBuf::from("/opt/stanchion-spdk"), PathBuf::from);
+        if !prefix.join("bin/nvmf_tgt").exists() {
+            eprintln!("skipped: no nvmf_tgt in {}; run scripts/install-spdk", prefix.display());
+            return None;
+        }
+        let turn = File::create(std::env::temp_dir().join("stanchion-test-nvmf.lock")).unwrap();
+        turn.lock().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut target = Target {
+            run_dir: tempfile::tempdir().unwrap(),
+            port,
+            options: options.iter().map(ToString::to_string).collect(),
+            drives: Vec::new(),
+            _turn: turn,
+        };
+        target.restart();
+        Some(target)
+    }
+
+    /// Starts it again after [`Target::kill`], under the same addresses.
+    pub fn restart(&mut self) {
+        let output = self
+            .script("start")
+            .args(["--port", &self.port.to_string()])
+            .args(&self.options)
+            .output()
+            .unwrap();
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "nvmf-target: {complaint}");
+        let addresses = String::from_utf8(output.stdout).unwrap();
+        self.drives = addresses.lines().map(|line| line.parse().unwrap()).collect();
+    }
+
+    /// Kills it at once, as a lost network would look.
+    pub fn kill(&self) {
+        self.signal(libc::SIGKILL);
+    }
+
+    /// Stops it, as a network that delivers nothing would look; [`Target::thaw`] goes on.
+    pub fn freeze(&self) {
+        self.signal(libc::SIGSTOP);
+    }
+
+    /// Lets a frozen target go on.
+    pub fn thaw(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    fn signal(&self, signal: i32) {
+        let pid = std::fs::read_to_string(self.run_dir.path().join("pid")).unwrap();
+        let pid = pid.trim().parse().unwrap();
+        // SAFETY: plain call; the process is the one that `restart` started.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "kill of {pid}");
+    }
+
+    fn script(&self, command: &str) -> Command {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/nvmf-target");
+        let mut process = Command::new(script);
+        process.arg(command).arg("--run-dir").arg(self.run_dir.path());
+        process
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.script("stop").output();
+    }
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A program with a poll loop of its own: a ring's descriptor is one of those that it watches, beside
+ * a timer that stands for everything else it does.
+ *
+ *   cc epoll.c $(pkg-config --cflags --libs stanchion) -o epoll
+ *   ./epoll DRIVE...
+ *
+ * With STN_EXAMPLE_FORMAT=1 in the environment the drives are formatted first.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <stanchion.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#define MIB (1024u * 1024u)
+#define CHUNKS 12u
+#define BUFFERS 3u
+
+static void check(int64_t result, const char *what)
+{
+    char detail[512];
+    if (result >= 0)
+        return;
+    stn_last_error(detail, sizeof(detail));
+    fprintf(stderr, "%s: %s: %s\n", what, stn_strerror((int)result), detail);
+    exit(1);
+}
+
+/* A save that goes on as completions come. */
+struct save {
+    stn_ring *ring;
+    uint64_t checkpoint;
+    uint64_t chunk_bytes;
+    uint32_t keys[BUFFERS];
+    void *memory[BUFFERS];
+    uint32_t next, written;
+    int done;
+};
+
+static void submit(struct save *save, const struct stn_sqe *entry)
+{
+    int accepted = stn_submit(save->ring, entry, 1);
+    check(accepted, "submit");
+    if (accepted == 0) { /* there are never more than BUFFERS entries in flight */
+        fprintf(stderr, "the ring is full\n");
+        exit(1);
+    }
+}
+
+static void submit_write(struct save *save, uint32_t buffer)
+{
+    struct stn_sqe entry;
+    memset(save->memory[buffer], (int)save->next, save->chunk_bytes);
+    memset(&entry, 0, sizeof(entry));
+    entry.opcode = STN_OP_WRITE;
+    entry.buffer = save->keys[buffer];
+    entry.checkpoint = save->checkpoint;
+    entry.len_bytes = save->chunk_bytes;
+    entry.segment_offset_bytes = save->next * save->chunk_bytes;
+    entry.user_data = buffer; /* says which buffer is free again */
+    submit(save, &entry);
+    save->next++;
+}
+
+static void submit_commit(struct save *save)
+{
+    struct stn_sqe entry;
+    memset(&entry, 0, sizeof(entry));
+    entry.opcode = STN_OP_COMMIT;
+    entry.checkpoint = save->checkpoint;
+    entry.user_data = BUFFERS;
+    submit(save, &entry);
+}
+
+/* Takes completions until there are none: only then the descriptor becomes quiet. */
+static void on_completions(struct save *save)
+{
+    struct stn_cqe completions[4];
+    int i, count;
+    while ((count = stn_peek(save->ring, completions, 4)) != 0) {
+        check(count, "peek");
+        for (i = 0; i < count; i++) {
+            if (completions[i].result < 0) {
+                fprintf(stderr, "save: %s\n", stn_strerror((int)completions[i].result));
+                exit(1);
+            }
+            if (completions[i].user_data == BUFFERS) {
+                save->done = 1;
+            } else {
+                save->written++;
+                if (save->next < CHUNKS)
+                    submit_write(save, (uint32_t)completions[i].user_data);
+                else if (save->written == CHUNKS)
+                    submit_commit(save);
+            }
+        }
+    }
+}
+
+static void watch(int poller, int fd)
+{
+    struct epoll_event event;
+    memset(&event, 0, sizeof(event));
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    if (epoll_ctl(poller, EPOLL_CTL_ADD, fd, &event) != 0) {
+        perror("epoll_ctl");
+        exit(1);
+    }
+}
+
+static stn_engine *open_engine(const char *const *drives, uint32_t drive_count)
+{
+    const char *do_format = getenv("STN_EXAMPLE_FORMAT");
+    struct stn_engine_opts opts;
+    stn_engine *engine;
+    if (do_format && strcmp(do_format, "1") == 0) {
+        struct stn_format_opts format;
+        memset(&format, 0, sizeof(format));
+        format.size = sizeof(format);
+        format.flags = STN_FORMAT_FORCE;
+        format.drives = drives;
+        format.drive_count = drive_count;
+        format.create_bytes = 64 * (uint64_t)MIB;
+        check(stn_format(&format), "format");
+    }
+    memset(&opts, 0, sizeof(opts));
+    opts.size = sizeof(opts);
+    opts.drives = drives;
+    opts.drive_count = drive_count;
+    opts.huge_pages = STN_HUGE_PREFERRED;
+    check(stn_engine_open(&opts, &engine), "open");
+    return engine;
+}
+
+int main(int argc, char **argv)
+{
+    struct itimerspec every_millisecond;
+    struct stn_checkpoint_info latest;
+    struct stn_begin_opts opts;
+    struct stn_pool_info pool;
+    struct save save;
+    stn_engine *engine;
+    char name[STN_NAME_BYTES];
+    uint64_t ticks = 0;
+    uint32_t i;
+    int poller, timer, completions;
+
+    if (argc < 2) {
+        fprintf(stderr, "usage: %s DRIVE...\n", argv[0]);
+        return 2;
+    }
+    engine = open_engine((const char *const *)(argv + 1), (uint32_t)(argc - 1));
+    memset(&pool, 0, sizeof(pool));
+    pool.size = sizeof(pool);
+    check(stn_pool_info(engine, &pool), "pool info");
+    memset(&save, 0, sizeof(save));
+    save.chunk_bytes = pool.chunk_bytes;
+    check(stn_ring_create(engine, NULL, &save.ring), "ring");
+    for (i = 0; i < BUFFERS; i++)
+        check(stn_buf_alloc(save.ring, save.chunk_bytes, &save.memory[i], &save.keys[i]), "alloc");
+
+    memset(&latest, 0, sizeof(latest));
+    latest.size = sizeof(latest);
+    if (stn_latest(engine, "epoll", &latest) < 0)
+        latest.step = 0;
+    snprintf(name, sizeof(name), "epoll@%llu", (unsigned long long)latest.step + 1);
+    memset(&opts, 0, sizeof(opts));
+    opts.size = sizeof(opts);
+    opts.name = name;
+    opts.len_bytes = CHUNKS * save.chunk_bytes;
+    check(stn_begin(save.ring, &opts, &save.checkpoint), "begin");
+
+    completions = stn_ring_eventfd(save.ring);
+    check(completions, "eventfd");
+    poller = epoll_create1(EPOLL_CLOEXEC);
+    timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
+    if (poller < 0 || timer < 0) {
+        perror("epoll_create1 or timerfd_create");
+        return 1;
+    }
+    memset(&every_millisecond, 0, sizeof(every_millisecond));
+    every_millisecond.it_interval.tv_nsec = every_millisecond.it_value.tv_nsec = 1000000;
+    timerfd_settime(timer, 0, &every_millisecond, NULL);
+    watch(poller, completions);
+    watch(poller, timer);
+
+    for (i = 0; i < BUFFERS; i++)
+        submit_write(&save, i);
+    while (!save.done) {
+        struct epoll_event events[2];
+        int j, count = epoll_wait(poller, events, 2, -1);
+        for (j = 0; j < count; j++) {
+            uint64_t expired;
+            if (events[j].data.fd == completions)
+                on_completions(&save);
+            else if (read(timer, &expired, sizeof(expired)) == (ssize_t)sizeof(expired))
+                ticks += expired;
+        }
+    }
+    printf("saved %s in %u writes, and did something else %llu times\n", name, CHUNKS,
+           (unsigned long long)ticks);
+
+    close(timer);
+    close(poller);
+    check(stn_ring_destroy(save.ring), "destroy");
+    check(stn_engine_close(engine), "close");
+    return 0;
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Saves two tensors as one checkpoint, and restores them: the whole segment, and one tensor alone.
+ *
+ *   cc save_restore.c $(pkg-config --cflags --libs stanchion) -o save_restore
+ *   ./save_restore DRIVE...
+ *
+ * DRIVE is the address of a drive of a pool made by `stanchion format`. With STN_EXAMPLE_FORMAT=1 in
+ * the environment the drives are formatted first, and files that do not exist are made.
+ */
+#include <stanchion.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB (1024u * 1024u)
+#define WEIGHTS_BYTES (5u * MIB)
+#define BIAS_BYTES (4096u * 4u)
+#define SEGMENT_BYTES (WEIGHTS_BYTES + BIAS_BYTES)
+
+/* Ends the program with the library's own words when a call failed. */
+static void check(int64_t result, const char *what)
+{
+    char detail[512];
+    if (result >= 0)
+        return;
+    stn_last_error(detail, sizeof(detail));
+    fprintf(stderr, "%s: %s: %s\n", what, stn_strerror((int)result), detail);
+    exit(1);
+}
+
+static void format(const char *const *drives, uint32_t drive_count)
+{
+    struct stn_format_opts opts;
+    memset(&opts, 0, sizeof(opts));
+    opts.size = sizeof(opts);
+    opts.drives = drives;
+    opts.drive_count = drive_count;
+    opts.flags = STN_FORMAT_FORCE;
+    opts.create_bytes = 64 * (uint64_t)MIB;
+    check(stn_format(&opts), "format");
+}
+
+static stn_engine *open_engine(const char *const *drives, uint32_t drive_count)
+{
+    struct stn_engine_opts opts;
+    stn_engine *engine;
+    memset(&opts, 0, sizeof(opts));
+    opts.size = sizeof(opts);
+    opts.drives = drives;
+    opts.drive_count = drive_count;
+    opts.huge_pages = STN_HUGE_PREFERRED;
+    check(stn_engine_open(&opts, &engine), "open");
+    return engine;
+}
+
+/* Submits one entry and waits for its completion. */
+static void run(stn_ring *ring, const struct stn_sqe *entry, const char *what)
+{
+    struct stn_cqe completion;
+    check(stn_submit(ring, entry, 1), what);
+    check(stn_wait(ring, &completion, 1, 1, -1), what);
+    if (completion.result < 0) {
+        fprintf(stderr, "%s: %s\n", what, stn_strerror((int)completion.result));
+        exit(1);
+    }
+}
+
+static void save(stn_ring *ring, const char *name)
+{
+    static const uint64_t weights_shape[] = {1280, 1024}, bias_shape[] = {4096};
+    struct stn_shard shards[2];
+    struct stn_begin_opts opts;
+    struct stn_sqe entry;
+    uint64_t checkpoint;
+    uint32_t key, i;
+    void *memory;
+    unsigned char *bytes;
+
+    memset(shards, 0, sizeof(shards));
+    shards[0].name = "weights";
+    shards[0].len_bytes = WEIGHTS_BYTES;
+    shards[0].dtype = "F32";
+    shards[0].shape = weights_shape;
+    shards[0].dimensions = 2;
+    shards[1].name = "bias";
+    shards[1].offset_bytes = WEIGHTS_BYTES;
+    shards[1].len_bytes = BIAS_BYTES;
+    shards[1].dtype = "F32";
+    shards[1].shape = bias_shape;
+    shards[1].dimensions = 1;
+
+    /* Memory that the drives read directly: a trainer has its tensors copied here by the GPU. */
+    check(stn_buf_alloc(ring, SEGMENT_BYTES, &memory, &key), "alloc");
+    bytes = (unsigned char *)memory;
+    for (i = 0; i < SEGMENT_BYTES; i++)
+        bytes[i] = (unsigned char)(i * 7 + i / 256);
+
+    memset(&opts, 0, sizeof(opts));
+    opts.size = sizeof(opts);
+    opts.name = name;
+    opts.len_bytes = SEGMENT_BYTES;
+    opts.shards = shards;
+    opts.shard_count = 2;
+    opts.shard_size = sizeof(struct stn_shard);
+    check(stn_begin(ring, &opts, &checkpoint), "begin");
+
+    memset(&entry, 0, sizeof(entry));
+    entry.opcode = STN_OP_WRITE;
+    entry.buffer = key;
+    entry.checkpoint = checkpoint;
+    entry.len_bytes = SEGMENT_BYTES;
+    run(ring, &entry, "write");
+
+    memset(&entry, 0, sizeof(entry));
+    entry.opcode = STN_OP_COMMIT;
+    entry.checkpoint = checkpoint;
+    run(ring, &entry, "commit"); /* from here on the checkpoint is durable */
+
+    check(stn_close(ring, checkpoint), "close");
+    check(stn_buf_free(ring, key), "free");
+}
+
+static void restore(stn_engine *engine, const char *name, const char *shard, uint64_t offset,
+                    uint64_t len_bytes)
+{
+    struct stn_restore_opts opts;
+    unsigned char *bytes = (unsigned char *)malloc(len_bytes);
+    uint64_t i;
+    int64_t got;
+
+    if (bytes == NULL)
+        exit(1);
+    memset(&opts, 0, sizeof(opts));
+    opts.size = sizeof(opts);
+    opts.name = name;
+    opts.shard = shard;
+    got = stn_restore(engine, &opts, bytes, len_bytes);
+    check(got, "restore");
+    for (i = 0; i < (uint64_t)got; i++) {
+        uint64_t at = offset + i;
+        if (bytes[i] != (unsigned char)(at * 7 + at / 256)) {
+            fprintf(stderr, "byte %llu is not what was saved\n", (unsigned long long)at);
+            exit(1);
+        }
+    }
+    printf("restored %lld bytes of %s, %s\n", (long long)got, name, shard ? shard : "all of it");
+    free(bytes);
+}
+
+int main(int argc, char **argv)
+{
+    const char *const *drives = (const char *const *)(argv + 1);
+    const char *do_format = getenv("STN_EXAMPLE_FORMAT");
+    uint32_t drive_count = (uint32_t)(argc - 1);
+    struct stn_checkpoint_info info;
+    stn_engine *engine;
+    stn_ring *ring;
+    char name[STN_NAME_BYTES];
+
+    if (drive_count == 0) {
+        fprintf(stderr, "usage: %s DRIVE...\n", argv[0]);
+        return 2;
+    }
+    if (do_format && strcmp(do_format, "1") == 0)
+        format(drives, drive_count);
+    engine = open_engine(drives, drive_count);
+    check(stn_ring_create(engine, NULL, &ring), "ring");
+
+    /* The next step after the newest that there is. */
+    memset(&info, 0, sizeof(info));
+    info.size = sizeof(info);
+    if (stn_latest(engine, "example", &info) < 0)
+        info.step = 0;
+    snprintf(name, sizeof(name), "example@%llu", (unsigned long long)info.step + 1);
+    save(ring, name);
+    restore(engine, name, NULL, 0, SEGMENT_BYTES);
+    restore(engine, name, "bias", WEIGHTS_BYTES, BIAS_BYTES);
+
+    check(stn_ring_destroy(ring), "destroy");
+    check(stn_engine_close(engine), "close");
+    return 0;
+}

@@ -1,0 +1,32 @@
+//! `libstanchion`: the functions of `include/stanchion.h`, one file for each of its types.
+//!
+//! - A handle is a number that looks like a pointer and is never followed: see `handle`.
+//! - Every function's body runs inside `ffi::call`, which stops panics and keeps the error's words.
+//! - Outputs are written last, on success only.
+
+mod buffer;
+mod checkpoint;
+mod engine;
+mod error;
+mod ffi;
+mod handle;
+mod list;
+mod log;
+mod pool;
+mod process;
+mod restore;
+mod ring;
+mod segment;
+mod version;
+
+pub use buffer::*;
+pub use checkpoint::*;
+pub use engine::*;
+pub use error::*;
+pub use list::*;
+pub use log::*;
+pub use pool::*;
+pub use restore::*;
+pub use ring::*;
+pub use segment::*;
+pub use version::*;

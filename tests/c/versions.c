@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A program and a library of different versions. Built with the header of either; with LATER when
+ * that is the later one. The library it runs on is told by STN_TEST_LIBRARY: "this" or "later". */
+#define _GNU_SOURCE
+#include "test.h"
+
+#ifdef LATER
+#define PROGRAM_IS_LATER 1
+#define SET_LATER(object, value) ((object).later = (value))
+#else
+#define PROGRAM_IS_LATER 0
+#define SET_LATER(object, value) ((void)(value))
+#endif
+
+/* A structure with guard bytes behind it. */
+#define GUARDED(type, name) \
+    struct { \
+        struct type s; \
+        unsigned char guard[64]; \
+    } name; \
+    memset(&name, 0x5a, sizeof(name)); \
+    CLEAR(name.s)
+#define CHECK_GUARD(name) \
+    do { \
+        size_t i_; \
+        for (i_ = 0; i_ < sizeof(name.guard); i_++) \
+            CHECK(name.guard[i_] == 0x5a); \
+    } while (0)
+
+static int library_is_later(void)
+{
+    const char *library = getenv("STN_TEST_LIBRARY");
+    return library != NULL && strcmp(library, "later") == 0;
+}
+
+static void facts(void)
+{
+    GUARDED(stn_pool_info, info);
+    GUARDED(stn_checkpoint_info, checkpoint);
+    GUARDED(stn_segment_info, segment);
+    struct pool pool;
+    stn_engine *engine;
+    stn_ring *ring;
+    uint64_t handle;
+    pool_make(&pool, 1);
+    engine = pool_open(&pool);
+    ring = ring_make(engine);
+    save(ring, "a@1", 100000);
+    SET_LATER(info.s, 99);
+    SET_LATER(checkpoint.s, 99);
+    OK(stn_pool_info(engine, &info.s));
+    CHECK(info.s.drives == 1 && info.s.free_bytes > 0);
+    CHECK_GUARD(info);
+    OK(stn_latest(engine, "a", &checkpoint.s));
+    CHECK(checkpoint.s.bytes == 100000);
+    CHECK_GUARD(checkpoint);
+    OK(stn_open(ring, "a@1", 0, &handle, &segment.s));
+    CHECK(segment.s.len_bytes == 100000 && segment.s.shards == 2);
+    CHECK_GUARD(segment);
+#ifdef LATER
+    /* What a library of before does not know is zero. */
+    CHECK(info.s.later == (library_is_later() ? 7u : 0u));
+    CHECK(checkpoint.s.later == (library_is_later() ? 7u : 0u));
+#endif
+    OK(stn_ring_destroy(ring));
+    OK(stn_engine_close(engine));
+    pool_remove(&pool);
+}
+
+static void options(void)
+{
+    struct stn_ring_opts ring_opts;
+    struct stn_begin_opts begin_opts;
+    struct stn_shard shards[2];
+    struct pool pool;
+    stn_engine *engine;
+    stn_ring *ring;
+    uint64_t handle;
+    pool_make(&pool, 1);
+    engine = pool_open(&pool);
+    CLEAR(ring_opts);
+    ring_opts.memory_bytes = 2 * MIB;
+    SET_LATER(ring_opts, 1);
+    if (PROGRAM_IS_LATER && !library_is_later()) {
+        ERR(E2BIG, stn_ring_create(engine, &ring_opts, &ring));
+        SET_LATER(ring_opts, 0);
+    }
+    OK(stn_ring_create(engine, &ring_opts, &ring));
+    memset(shards, 0, sizeof(shards));
+    shards[0].name = "one";
+    shards[0].len_bytes = 10;
+    shards[1].name = "two";
+    shards[1].offset_bytes = 10;
+    shards[1].len_bytes = 10;
+    CLEAR(begin_opts);
+    begin_opts.name = "b@1";
+    begin_opts.len_bytes = 20;
+    begin_opts.shards = shards;
+    begin_opts.shard_count = 2;
+    begin_opts.shard_size = sizeof(shards[0]);
+    SET_LATER(shards[1], 1);
+    if (PROGRAM_IS_LATER && !library_is_later()) {
+        ERR(E2BIG, stn_begin(ring, &begin_opts, &handle));
+        SET_LATER(shards[1], 0);
+    }
+    OK(stn_begin(ring, &begin_opts, &handle));
+    OK(stn_ring_destroy(ring));
+    OK(stn_engine_close(engine));
+    pool_remove(&pool);
+}
+
+static const struct test tests[] = {
+    {"facts", facts},
+    {"options", options},
+};
+
+TEST_MAIN(tests)

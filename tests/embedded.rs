@@ -1,0 +1,79 @@
+//! The C interface inside a Rust program: what a C program cannot provoke.
+
+#![allow(unsafe_code, clippy::unwrap_used)]
+
+use std::ffi::CString;
+use std::os::unix::fs::FileExt as _;
+
+use stanchion::c::*;
+
+/// A pool on one file, and the file's name as C has it.
+fn pool(directory: &tempfile::TempDir) -> CString {
+    let path = directory.path().join("drive");
+    let name = CString::new(path.to_str().unwrap()).unwrap();
+    let drives = [name.as_ptr()];
+    let opts = stn_format_opts {
+        size: size_of::<stn_format_opts>() as u32,
+        flags: 0,
+        drives: drives.as_ptr(),
+        drive_count: 1,
+        reserved: 0,
+        chunk_bytes: 0,
+        create_bytes: 64 << 20,
+    };
+    // SAFETY: all that the options point to is there.
+    assert_eq!(unsafe { stn_format(&raw const opts) }, 0);
+    name
+}
+
+#[test]
+fn a_pool_of_a_newer_version() {
+    const BLOCK_BYTES: usize = 4096;
+    let directory = tempfile::tempdir().unwrap();
+    let name = pool(&directory);
+    let file =
+        std::fs::File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    for offset in [1 << 20, 2 << 20, 62 << 20, 63 << 20] {
+        let mut label = vec![0; BLOCK_BYTES];
+        file.read_exact_at(&mut label, offset).unwrap();
+        assert_eq!(&label[..8], b"STNLABEL");
+        let hash = |label: &[u8]| xxhash_rust::xxh3::xxh3_128(&label[24..]).to_le_bytes();
+        assert_eq!(label[8..24], hash(&label), "the hash is made as the format says");
+        label[24] = 99;
+        let fresh = hash(&label);
+        label[8..24].copy_from_slice(&fresh);
+        file.write_all_at(&label, offset).unwrap();
+    }
+    let drives = [name.as_ptr()];
+    let opts = stn_engine_opts {
+        size: size_of::<stn_engine_opts>() as u32,
+        flags: 0,
+        drives: drives.as_ptr(),
+        cores: std::ptr::null(),
+        drive_count: 1,
+        core_count: 0,
+        huge_pages: STN_HUGE_OFF,
+        reactors: 0,
+        queue_depth: 0,
+        checksum_threads: 0,
+    };
+    let mut engine = 0;
+    // SAFETY: all that the options point to is there.
+    let result = unsafe { stn_engine_open(&raw const opts, &raw mut engine) };
+    assert_eq!(result, -STN_E_NEWER_FORMAT);
+}
+
+#[test]
+fn a_program_that_listens_itself() {
+    extern "C" fn ignore(
+        _: *mut std::ffi::c_void,
+        _: u32,
+        _: *const std::ffi::c_char,
+        _: *const std::ffi::c_char,
+    ) {
+    }
+    tracing::subscriber::set_global_default(tracing::subscriber::NoSubscriber::new()).unwrap();
+    // SAFETY: the callback may be called with any context.
+    let result = unsafe { stn_set_log(Some(ignore), std::ptr::null_mut(), STN_LOG_WARN) };
+    assert_eq!(result, -libc::EEXIST);
+}
