@@ -138,7 +138,7 @@ fn a_reservation_is_whole_or_none() {
     let long = CheckpointSpec { shards: shards.collect(), ..spec(1, 1, 0, CHUNK) };
     assert!(matches!(
         state.begin(&long, Uuid::nil()),
-        Err(BeginError::Failed(Error::NoSpace { .. }))
+        Err(BeginError::Failed(Error::NoMetadataSpace))
     ));
     assert_eq!((state.free_slots(), state.free_meta_blocks()), before);
 }
