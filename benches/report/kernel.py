@@ -1,18 +1,17 @@
 """Rows of the kernel back end: a drive in a preallocated file, on the file system of the working directory."""
+import itertools
+import json
 import os
 import shutil
 
 from .compare import Row, compare, row_of_ratios, say
-from .tools import GIB, MIB, Failed, Pool, dd_gb_per_s, fio_gb_per_s, install, peak_memory, run
+from .tools import GIB, MIB, Failed, Pool, dd_gb_per_s, fio_gb_per_s, install, peak_memory, reserve_huge_pages, run
 
 ENGINES = ("libaio", "io_uring")
 BLOCKS = ("1M", "4M")
 DEPTHS = (8, 16, 32)
+PAGES = ("small", "huge")
 BUFFER_BYTES = 64 * MIB
-
-
-def rows(plan):
-    return beside_fio(plan) + buffered(plan) + memory(plan) + small_tensors(plan)
 
 
 def file_pool(plan, name, size_bytes):
@@ -33,6 +32,7 @@ def beside_fio(plan):
     if not wanted:
         return []
     install("fio", "fio")
+    reserve_huge_pages(256)
     size = (1 if plan.quick else 2) * GIB
     pool = file_pool(plan, "drive", size)
     run(["fallocate", "-l", size, plan.work / "fio.img"])
@@ -43,24 +43,25 @@ def beside_fio(plan):
         best = best_of_fio(plan, rw, size)
         ours = lambda: pool.gb_per_s(rw, size)
         peer = lambda: fio_gb_per_s(plan.work, rw, size, *best)
-        note = "fio: %s, blocks of %s, depth %d" % best
+        note = "fio: %s, blocks of %s, depth %d, %s pages" % best
         found += compare(name, "GB/s", plan.rounds, ours, peer, note)
     return found
 
 
 def best_of_fio(plan, rw, size_bytes):
     """Its fastest way on this machine, each tried in two turns, so that one slow moment does not decide."""
-    ways = [(engine, block, depth) for engine in ENGINES for block in BLOCKS for depth in DEPTHS]
+    ways = list(itertools.product(ENGINES, BLOCKS, DEPTHS, PAGES))
     rates = {way: 0 for way in ways}
     for _ in range(1 if plan.quick else 2):
         for way in ways:
             try:
                 rates[way] = max(rates[way], fio_gb_per_s(plan.work, rw, size_bytes, *way))
             except Failed as failure:
-                # io_uring is forbidden in some containers.
-                say(f"fio cannot {rw} with {way[0]} here: {str(failure).splitlines()[-1]}")
+                # io_uring is forbidden in some containers, and huge pages may be few.
+                say(f"fio cannot {rw} with {way} here: {str(failure).splitlines()[-1]}")
     best = max(ways, key=rates.get)
-    say(f"fio {rw}: best is {best} with {rates[best]:.3f} GB/s; worst {min(rates.values()):.3f} GB/s")
+    small = max(rate for way, rate in rates.items() if way[3] == "small")
+    say(f"fio {rw}: best is {best} with {rates[best]:.3f} GB/s; with small pages {small:.3f} GB/s")
     return best
 
 
@@ -151,8 +152,6 @@ def small_tensors(plan):
 
 def split_safetensors(path, into):
     """One file for each tensor."""
-    import json
-
     with path.open("rb") as source:
         length = int.from_bytes(source.read(8), "little")
         header = json.loads(source.read(length))
@@ -163,3 +162,6 @@ def split_safetensors(path, into):
             (into / name).write_bytes(source.read(end - start))
             tensors.append(into / name)
     return tensors
+
+
+GROUPS = (beside_fio, buffered, memory, small_tensors)

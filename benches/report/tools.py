@@ -92,13 +92,21 @@ class Pool:
         run([self.stanchion, "rm", name, "--yes", *self.drives])
 
 
-def fio_gb_per_s(directory, rw, size_bytes, engine, block, depth):
-    """fio on a file that is there already, O_DIRECT; a write counts until its fsync has returned."""
+def fio_gb_per_s(directory, rw, size_bytes, engine, block, depth, pages="small"):
+    """fio on a file that is there already, O_DIRECT; a write counts until its fsync has returned.
+
+    Pages "huge" is what stanchion has: huge pages, known to io_uring beforehand. It may be the larger part of a
+    difference, since a disk is told of few long pieces of memory instead of many short ones.
+    """
     job = [
         "fio", "--name=bench", f"--filename={directory / 'fio.img'}", f"--size={size_bytes}", f"--rw={rw}",
         f"--ioengine={engine}", f"--bs={block}", f"--iodepth={depth}", "--direct=1", "--output-format=json",
-        "--fallocate=none", "--overwrite=1", "--randrepeat=0", f"--end_fsync={int(rw == 'write')}",
+        "--fallocate=none", "--overwrite=1", "--scramble_buffers=0", f"--end_fsync={int(rw == 'write')}",
     ]
+    if pages == "huge":
+        job.append("--iomem=shmhuge")
+        if engine == "io_uring":
+            job += ["--fixedbufs", "--registerfiles"]
     done = json.loads(run(job))["jobs"][0]
     seconds = done["job_runtime"] / 1e3
     return done["read" if rw == "read" else "write"]["io_bytes"] / seconds / 1e9
@@ -126,15 +134,20 @@ def dd_gb_per_s(source, to):
     return source.stat().st_size / (time.monotonic() - started) / 1e9
 
 
+def reserve_huge_pages(pages):
+    """Has so many huge pages free, and never takes any away."""
+    counts = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
+    free, total = (int((counts / name).read_text()) for name in ("free_hugepages", "nr_hugepages"))
+    if free < pages:
+        run([ROOT / "scripts" / "hugepages", total + pages - free])
+
+
 @contextlib.contextmanager
 def nvmf_target(work, drives, size_mib, mib_per_second=0, port=4451):
     """The addresses of a target's drives, while it runs."""
     script, run_dir = ROOT / "scripts" / "nvmf-target", work / "nvmf"
     # The target's own pools (its script says how much) and room for stanchion and perf.
-    pages = (400 + drives * (size_mib + 40)) // 2 + 400
-    free = int(pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").read_text())
-    total = int(pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages").read_text())
-    run([ROOT / "scripts" / "hugepages", total + max(0, pages - free)])
+    reserve_huge_pages((400 + drives * (size_mib + 40)) // 2 + 256)
     where = ["--run-dir", run_dir]
     limit = ["--mbytes-per-second", mib_per_second] if mib_per_second else []
     try:

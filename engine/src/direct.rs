@@ -1,5 +1,6 @@
 //! [`Drives`] on the calling thread: submits to the devices and polls them until the batch is done.
-//! For format, recovery and the simulator; while a pool is open, the reactors have the devices.
+//! For format, recovery and the simulator; while a pool is open, the reactors have the devices, and
+//! the keeper's devices are messages to them: it sleeps until a reactor answers.
 //!
 //! - Bytes go through an arena of fixed slots, taken once. A command is cut into pieces of at most
 //!   one slot and the drive's largest transfer; never is more in flight than there are slots.
@@ -13,9 +14,12 @@
 use std::sync::Arc;
 use std::{ptr, thread};
 
+use crossbeam::sync::Parker;
+
 use crate::device::{Command, Completion, Device, DmaSlice, DriveFacts, Operation, SubmitError};
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Error, IoError};
+use crate::idle::MAX_PARK;
 use crate::limits::{BLOCK_BYTES, MAX_DRIVES};
 use crate::memory::{HugePages, Region};
 use crate::units::{is_block_aligned, round_down};
@@ -35,6 +39,8 @@ pub struct DirectDrives {
     /// What each slot does; a slot's number is the tag of its command.
     slots: Vec<Option<Piece>>,
     free_slots: Vec<usize>,
+    /// Unparked by whatever completes commands, if that is another thread.
+    parker: Option<Parker>,
 }
 
 /// A part of a command, in flight.
@@ -91,7 +97,32 @@ impl DirectDrives {
         }
         let facts = devices.iter().map(|device| device.facts().clone()).collect();
         let free_slots = (0..SLOTS).rev().collect();
-        Ok(DirectDrives { devices, facts, arena, slots: vec![None; SLOTS], free_slots })
+        let slots = vec![None; SLOTS];
+        Ok(DirectDrives { devices, facts, arena, slots, free_slots, parker: None })
+    }
+
+    /// Sleeps on `parker` while nothing is to be done. On a core that a reactor polls, a thread that
+    /// only yields gets its turn when the reactor's time slice is over, once for each step of a
+    /// commit; one that slept gets it at once.
+    pub(crate) fn sleeping_on(self, parker: Parker) -> DirectDrives {
+        DirectDrives { parker: Some(parker), ..self }
+    }
+
+    /// Waits until something may have completed.
+    fn pause(&self, may_sleep: bool) {
+        match &self.parker {
+            // Not for ever: a reactor that ended by a panic wakes nobody.
+            Some(parker) => parker.park_timeout(MAX_PARK),
+            None if may_sleep => thread::yield_now(),
+            None => std::hint::spin_loop(),
+        }
+    }
+
+    /// Sleeps until the parker is unparked, if there is one.
+    pub(crate) fn park(&self) {
+        if let Some(parker) = &self.parker {
+            parker.park();
+        }
     }
 
     /// Gives the devices back.
@@ -261,8 +292,8 @@ impl Drives for DirectDrives {
             if all_submitted && self.free_slots.len() == SLOTS {
                 return results;
             }
-            if !progress && may_sleep {
-                thread::yield_now();
+            if !progress {
+                self.pause(may_sleep);
             }
         }
     }

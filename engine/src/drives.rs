@@ -5,8 +5,8 @@
 //! polls the devices on the calling thread (format, recovery, the simulator), and the keeper's
 //! way through the reactors while a pool is open.
 
-use crate::device::DriveFacts;
 use crate::error::IoError;
+use crate::facts::DriveFacts;
 use crate::units::DriveIndex;
 
 /// One metadata command. Offsets and lengths are whole blocks.

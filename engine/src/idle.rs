@@ -25,6 +25,8 @@ pub(crate) struct Idle {
     spins: u32,
     spin_time: Duration,
     park_after: Duration,
+    shortest_nap: Duration,
+    longest_nap: Duration,
     nap: Duration,
 }
 
@@ -38,15 +40,14 @@ impl Idle {
         Idle::new(spin_time, Duration::from_millis(20), Duration::from_micros(50))
     }
 
-    /// For a checksum helper: chunks come every few hundred microseconds, so it naps early.
+    /// For a checksum helper: chunks come every few hundred microseconds, so it naps early. Its naps
+    /// grow, since each costs its core two switches and a timer: where chunks come every millisecond,
+    /// steady naps of 50 microseconds cost several times what the checksums do. They grow no faster
+    /// than the wait itself, so that a checksum is late by no more than the time without work.
     pub(crate) fn helper() -> Idle {
-        Idle::new(Duration::from_micros(20), Duration::from_millis(20), Duration::from_micros(50))
-    }
-
-    /// For the keeper while a checkpoint is open: it waits for a commit without being woken, since
-    /// waking it would cost a reactor a system call. Its naps bound what that adds to a commit.
-    pub(crate) fn keeper() -> Idle {
-        Idle::new(Duration::from_micros(5), Duration::MAX, Duration::from_micros(200))
+        let longest_nap = Duration::from_micros(400);
+        let nap = Duration::from_micros(50);
+        Idle { longest_nap, ..Idle::new(Duration::from_micros(20), Duration::from_millis(20), nap) }
     }
 
     /// For a trainer that waits for completions.
@@ -55,13 +56,15 @@ impl Idle {
     }
 
     fn new(spin_time: Duration, park_after: Duration, nap: Duration) -> Idle {
-        Idle { since: None, spins: 0, spin_time, park_after, nap }
+        let (shortest_nap, longest_nap) = (nap, nap);
+        Idle { since: None, spins: 0, spin_time, park_after, shortest_nap, longest_nap, nap }
     }
 
     /// There was work.
     pub(crate) fn reset(&mut self) {
         self.since = None;
         self.spins = 0;
+        self.nap = self.shortest_nap;
     }
 
     /// There was none. `keep_spinning`: a device is working for us and only polling finds out when
@@ -79,7 +82,12 @@ impl Idle {
         }
         // From here on each look is followed by a pause, so the clock is read each time.
         self.spins = u32::MAX;
-        if idle < self.park_after { Pause::Nap(self.nap) } else { Pause::Park(MAX_PARK) }
+        if idle >= self.park_after {
+            return Pause::Park(MAX_PARK);
+        }
+        let nap = self.nap;
+        self.nap = (nap * 2).min(self.longest_nap);
+        Pause::Nap(nap)
     }
 }
 
@@ -107,5 +115,21 @@ mod tests {
         assert!(matches!(later(&mut idle), Pause::Park(_)));
         idle.reset();
         assert_eq!(idle.next(false), Pause::Spin);
+    }
+
+    #[test]
+    fn naps_grow_until_there_is_work() {
+        let mut idle = Idle::helper();
+        let mut naps = || {
+            assert_eq!(idle.next(false), Pause::Spin);
+            std::thread::sleep(Duration::from_millis(1));
+            let naps: Vec<_> = (0..6).map(|_| later(&mut idle)).collect();
+            idle.reset();
+            naps
+        };
+        let expected =
+            [50, 100, 200, 400, 400, 400].map(|us| Pause::Nap(Duration::from_micros(us)));
+        // A machine that stops for 20 milliseconds meanwhile makes them parks.
+        assert!((0..10).any(|_| naps() == expected));
     }
 }

@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use crate::device::DriveFacts;
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Damage, Error, IoError};
+use crate::facts::DriveFacts;
 use crate::format::{Catalogue, FormatError, Label, Layout, Manifest, Root, SegmentTable, Zone};
 use crate::limits::{BLOCK_BYTES, ROOT_SLOTS};
 use crate::metadata::{self, BadCopy, Found, Subject};
-use crate::pool::Notice;
+use crate::notice::Notice;
 use crate::state::{Committed, Holding};
 use crate::units::{DriveIndex, Generation};
 

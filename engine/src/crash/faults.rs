@@ -134,7 +134,8 @@ fn told_or_right(live: &Live<'_>, image: &[SimDrive], serial: &str) -> Result<To
         return Err(format!("fell back to {generation}, with a sound copy on another drive"));
     }
     let newest = expected.allows(generation);
-    if !newest && !(fell_back && generation + 1 == expected.acknowledged) {
+    let told_older = fell_back && generation + 1 == expected.acknowledged;
+    if !newest && !told_older {
         return Err(format!("generation {generation} opens, not {}", expected.acknowledged));
     }
     let contents = expected.history.get(&generation).ok_or("a generation nobody made")?;

@@ -107,7 +107,7 @@ impl Base {
             let planned = if planned {
                 state.plan_commit(&[open], &sums, now_unix_ns)?
             } else {
-                state.plan_empty(false, now_unix_ns)?
+                state.plan_empty(None, now_unix_ns)?
             };
             planned.plan.run(&mut direct).map_err(|failure| failure.error)?;
             state.committed(planned);
@@ -128,7 +128,7 @@ fn no_room() -> Error {
 }
 
 /// A pool whose identities do not depend on the clock.
-fn label(drives: usize) -> Result<Label, Error> {
+pub(super) fn label(drives: usize) -> Result<Label, Error> {
     let layout = Layout::plan(&vec![CAPACITY_BYTES; drives], CHUNK_BYTES)?;
     let entry = |number: usize| DriveEntry {
         uuid: Uuid::from_u128(0xd0 + number as u128),
@@ -149,9 +149,10 @@ fn label(drives: usize) -> Result<Label, Error> {
 /// The same durable content without blocks of zeros: forks of it are cheap.
 fn compact(sim: &SimDrive, config: SimConfig) -> Result<SimDrive, Error> {
     let copy = SimDrive::new(config)?;
+    let zeros = vec![0; BLOCK_BYTES as usize];
     for offset in (0..CAPACITY_BYTES).step_by(BLOCK_BYTES as usize) {
         if let Some(block) = sim.peek_durable(offset, BLOCK_BYTES)
-            && block.iter().any(|byte| *byte != 0)
+            && block != zeros
         {
             copy.overwrite(offset, &block);
         }

@@ -319,7 +319,7 @@ impl<'a> Live<'a> {
     fn reclaim(&mut self) -> Result<(), Stop> {
         let contents = self.explorer.expected.contents().clone();
         let now = self.tick();
-        let planned = self.state.plan_empty(false, now).map_err(Stop::Refused)?;
+        let planned = self.state.plan_empty(None, now).map_err(Stop::Refused)?;
         self.make_durable(planned, contents)
     }
 

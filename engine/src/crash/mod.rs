@@ -17,6 +17,8 @@ mod lab;
 mod live;
 mod model;
 #[cfg(test)]
+mod recovery_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
@@ -35,7 +37,7 @@ const MAX_DRIVES: usize = 4;
 /// Operations of the longest sequence.
 const LONGEST: u32 = 3;
 /// Items between two looks at whether there are enough images.
-const GROUP: usize = 64;
+const GROUP: usize = 32;
 /// Long runs in each round.
 const LONG_RUNS: usize = 64;
 /// Runs with faults in each round.
@@ -208,7 +210,7 @@ impl Run<'_> {
 
     fn faulty_run(&self, lab: &Lab, seed: u64) -> Result<u64, String> {
         let mut rng = SimRng::new(seed);
-        let base = &self.bases[rng.index(MAX_DRIVES)];
+        let base = &self.bases[rng.index(self.bases.len())];
         let mut explorer = self.explorer(lab, base, seed, Effort::NONE);
         explorer.guards = false;
         faults::faulty_run(Live::start(explorer, base)?, &mut rng)
@@ -237,7 +239,7 @@ impl Run<'_> {
 
     fn long_run(&self, lab: &Lab, seed: u64) -> Result<u64, String> {
         let mut rng = SimRng::new(seed);
-        let base = &self.bases[rng.index(MAX_DRIVES)];
+        let base = &self.bases[rng.index(self.bases.len())];
         let effort = Effort { exhaustive: 0, structured: false, random: 2 };
         let mut explorer = self.explorer(lab, base, seed, effort);
         explorer.cut_one_in = 40;
@@ -258,13 +260,13 @@ impl Run<'_> {
         Ok(live.explorer.images)
     }
 
-    /// The first round looks at little of everything; the second at every subset in worlds where
+    /// The first round looks at little of everything, and fits 100,000 images; the second at every subset in worlds where
     /// there are few; later ones at ever more by the seed.
     fn effort(&self, drives: usize) -> Effort {
         let nightly = self.options.images > 1_000_000;
         let exhaustive = if nightly { 11 } else { 7 };
         match self.round {
-            0 => Effort { exhaustive: 2, structured: true, random: 2 },
+            0 => Effort { exhaustive: 2, structured: true, random: 1 },
             1 if drives <= 2 || nightly => Effort { exhaustive, structured: true, random: 16 },
             _ => Effort { exhaustive: 2, structured: false, random: 32 },
         }

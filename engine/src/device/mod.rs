@@ -23,9 +23,10 @@ mod sysfs;
 #[cfg(test)]
 mod test_tools;
 
+pub use crate::facts::DriveFacts;
+pub use crate::memory::DmaSlice;
 pub use open::open;
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::{Error, IoError};
@@ -46,25 +47,6 @@ pub enum Operation {
     /// Makes durable every write that completed before this was submitted. Names no memory.
     Flush,
 }
-
-/// Memory for one command. Plain pointer and length: who owns it is the reactor's business.
-#[derive(Clone, Copy, Debug)]
-pub struct DmaSlice {
-    /// The first byte; block aligned.
-    pub address: NonNull<u8>,
-    /// A whole number of blocks; 0 for a flush.
-    pub len_bytes: u32,
-}
-
-impl DmaSlice {
-    /// For commands without data.
-    pub const EMPTY: DmaSlice = DmaSlice { address: NonNull::dangling(), len_bytes: 0 };
-}
-
-// SAFETY: a DmaSlice is an address, not a borrow. Each use of the memory behind it is an unsafe
-// operation of its own, with its own argument for exclusiveness and lifetime.
-#[allow(unsafe_code)]
-unsafe impl Send for DmaSlice {}
 
 /// One command.
 #[derive(Clone, Copy, Debug)]
@@ -95,30 +77,6 @@ pub enum SubmitError {
     Full,
     /// The drive refuses it; treat as a completion with this status. Nothing was submitted.
     Failed(IoError),
-}
-
-/// Facts about a drive that do not change while it is open.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DriveFacts {
-    /// The address it was opened by.
-    pub address: String,
-    /// Serial number as the drive tells it, trimmed; for a file, its device and inode number.
-    pub serial: String,
-    /// Model as the drive tells it, trimmed; "file" for a file.
-    pub model: String,
-    /// The back end that drives it, for people: "spdk", "io_uring", "threads", "sim".
-    pub back_end: &'static str,
-    /// Whole capacity, rounded down to a whole number of blocks.
-    pub capacity_bytes: u64,
-    /// The largest command that the back end accepts.
-    pub max_transfer_bytes: u64,
-    /// Commands that may be in flight at once.
-    pub queue_depth: u32,
-    /// Whether completed writes may be lost at a power cut; `None` when it cannot be known.
-    pub volatile_cache: Option<bool>,
-    /// Whether somebody else (the kernel) waits for the device, so that polling may sleep briefly
-    /// without delaying it.
-    pub interrupt_driven: bool,
 }
 
 /// One drive, open for the exclusive use of one thread at a time.

@@ -7,6 +7,12 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long, and how often, one looks whether the kernel is done with what an ended process had in
+/// flight.
+const LINGER: Duration = Duration::from_secs(10);
+const LINGER_LOOK: Duration = Duration::from_millis(5);
 
 /// A device number as the kernel prints it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -121,10 +127,38 @@ impl System {
             };
             if owners.iter().all(|owner| owner.pid != pid) {
                 let comm = read_line(&self.path(&format!("/proc/{pid}/comm")));
-                owners.push(LockOwner { pid, command: comm.unwrap_or_else(|| "a process".into()) });
+                let command = comm.unwrap_or_else(|| "a process that has ended".into());
+                owners.push(LockOwner { pid, command });
             }
         }
         owners
+    }
+
+    /// Waits while an inode is locked by ended processes only. A process that is killed leaves its
+    /// lock to what it has in flight: only when the kernel is done with that may others write. Says
+    /// whether there were such processes, and nobody is known to hold a lock any more.
+    pub(crate) fn outlast_ended_owners(&self, device: DeviceNumber, inode: u64) -> bool {
+        let deadline = Instant::now() + LINGER;
+        let mut any = false;
+        loop {
+            let owners = self.lock_owners(device, inode);
+            if owners.is_empty() {
+                return any;
+            }
+            any = true;
+            if owners.iter().any(|owner| !self.has_ended(owner.pid)) || Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(LINGER_LOOK);
+        }
+    }
+
+    /// Whether a process runs no more, even if nobody has asked for its exit status yet.
+    fn has_ended(&self, pid: u32) -> bool {
+        let Some(stat) = read_line(&self.path(&format!("/proc/{pid}/stat"))) else { return true };
+        // PID (COMMAND) STATE ...; a command may have parentheses, too.
+        let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+        matches!(state, Some('Z' | 'X'))
     }
 }
 
@@ -258,5 +292,25 @@ mod tests {
         let owners = system.lock_owners(DeviceNumber { major: 254, minor: 0 }, 77);
         assert_eq!(owners, [LockOwner { pid: 42, command: "trainer".into() }]);
         assert_eq!(owners[0].to_string(), "trainer (pid 42)");
+    }
+    #[test]
+    fn only_the_living_are_not_waited_for() {
+        let root = tempfile::tempdir().unwrap();
+        let process = root.path().join("proc/42");
+        fs::create_dir_all(&process).unwrap();
+        let locks = root.path().join("proc/locks");
+        fs::write(&locks, "1: FLOCK  ADVISORY  WRITE 42 fe:00:77 0 EOF\n").unwrap();
+        let system = System::below(root.path());
+        let at = DeviceNumber { major: 254, minor: 0 };
+        fs::write(process.join("stat"), "42 (Z) S) S 1 42\n").unwrap();
+        assert!(!system.has_ended(42) && !system.outlast_ended_owners(at, 77));
+        assert!(!system.outlast_ended_owners(at, 78), "nobody holds it");
+        fs::write(process.join("stat"), "42 (trainer) Z 1 42\n").unwrap();
+        assert!(system.has_ended(42) && system.has_ended(43));
+        // The lock goes while it is waited for.
+        let waits = std::thread::spawn(move || system.outlast_ended_owners(at, 77));
+        std::thread::sleep(2 * LINGER_LOOK);
+        fs::write(&locks, "").unwrap();
+        assert!(waits.join().unwrap());
     }
 }

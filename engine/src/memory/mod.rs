@@ -7,7 +7,7 @@ mod table;
 
 pub use arena::{Arena, Buffer, BufferUsage};
 pub use region::{HUGE_PAGE_BYTES, HugePages, Region};
-pub use span::Span;
+pub use span::{DmaSlice, Span};
 pub use table::{BufferTable, Registration};
 
 /// Sets how late the kernel may end this thread's sleeps. Failure only makes them later.

@@ -10,9 +10,26 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::device::DmaSlice;
 use crate::limits::BLOCK_BYTES;
 use crate::memory::Region;
+
+/// Memory for one command. Plain pointer and length: who owns it is the reactor's business.
+#[derive(Clone, Copy, Debug)]
+pub struct DmaSlice {
+    /// The first byte; block aligned.
+    pub address: NonNull<u8>,
+    /// A whole number of blocks; 0 for a flush.
+    pub len_bytes: u32,
+}
+
+impl DmaSlice {
+    /// For commands without data.
+    pub const EMPTY: DmaSlice = DmaSlice { address: NonNull::dangling(), len_bytes: 0 };
+}
+
+// SAFETY: a DmaSlice is an address, not a borrow. Each use of the memory behind it is an unsafe
+// operation of its own, with its own argument for exclusiveness and lifetime.
+unsafe impl Send for DmaSlice {}
 
 /// Bytes of a region. Offset block aligned.
 #[derive(Clone, Debug)]

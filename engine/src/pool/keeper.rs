@@ -3,16 +3,18 @@
 //! Commits, removals and empty generations come strictly one after the other, in this thread. The
 //! state's lock is held only to plan and to take over, never during I/O, so that a trainer can begin
 //! its next checkpoint while the last one is being committed.
+//!
+//! It sleeps until somebody wakes it. Waking it costs a reactor one system call for each commit, but
+//! none while chunks flow; looking for commits every now and then would cost a core far more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crossbeam::channel::{Receiver, RecvTimeoutError, TryRecvError};
+use crossbeam::channel::{Receiver, TryRecvError};
 
 use crate::direct::DirectDrives;
 use crate::drives::Drives;
 use crate::error::{Error, IoError};
-use crate::idle::{Idle, MAX_PARK, Pause};
 use crate::name::CheckpointName;
 use crate::pool::shared::{Shared, unix_ns};
 use crate::reactor::fabric::{Done, KeeperRequest, Reply, Verdict};
@@ -24,7 +26,8 @@ use crate::units::Generation;
 pub(crate) enum Call {
     /// Something to do with the drives in hand.
     Run(Box<dyn FnOnce(&mut Keeper) + Send>),
-    /// A checkpoint was begun: look for its commit.
+    /// A checkpoint was begun. There is nothing to do; whoever says so learns whether anybody will
+    /// commit it.
     Nudge,
     /// End.
     Stop,
@@ -69,52 +72,24 @@ impl Keeper {
         &mut self.drives
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until it is told to stop. Whoever gives it work unparks the parker of its drives.
     pub(crate) fn run(mut self, calls: &Receiver<Call>) {
-        crate::idle::shorten_timer_slack();
-        let mut idle = Idle::keeper();
         loop {
-            if self.take_requests() {
-                idle.reset();
-            }
-            let Some(call) = self.next_call(calls, &mut idle) else { continue };
-            match call {
-                Call::Run(work) => work(&mut self),
-                Call::Nudge => idle.reset(),
-                Call::Stop => return,
-            }
-        }
-    }
-
-    /// The next call, if one came. While a checkpoint is open its commit may come through the
-    /// reactors' queue, which wakes nobody; otherwise all work comes as a call.
-    fn next_call(&mut self, calls: &Receiver<Call>, idle: &mut Idle) -> Option<Call> {
-        if self.shared.state().open_count() == 0 {
-            return match calls.recv_timeout(MAX_PARK) {
-                Ok(call) => Some(call),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => Some(Call::Stop),
-            };
-        }
-        match calls.try_recv() {
-            Ok(call) => Some(call),
-            Err(TryRecvError::Disconnected) => Some(Call::Stop),
-            Err(TryRecvError::Empty) => {
-                match idle.next(false) {
-                    Pause::Spin => std::hint::spin_loop(),
-                    Pause::Nap(time) | Pause::Park(time) => std::thread::sleep(time),
-                }
-                None
+            self.take_requests();
+            match calls.try_recv() {
+                Ok(Call::Run(work)) => work(&mut self),
+                Ok(Call::Nudge) => {}
+                Ok(Call::Stop) | Err(TryRecvError::Disconnected) => return,
+                // What came since the looks above has left a token.
+                Err(TryRecvError::Empty) => self.drives.park(),
             }
         }
     }
 
     /// Takes what participants said; commits together all checkpoints that became whole by it.
-    fn take_requests(&mut self) -> bool {
+    fn take_requests(&mut self) {
         let mut ready = Vec::new();
-        let mut any = false;
         while let Some(request) = self.shared.fabric.keeper.pop() {
-            any = true;
             match request.verdict {
                 Verdict::Whole => self.participant_is_whole(request, &mut ready),
                 Verdict::Abort => {
@@ -126,7 +101,6 @@ impl Keeper {
         if !ready.is_empty() {
             self.commit(&ready);
         }
-        any
     }
 
     fn participant_is_whole(&mut self, request: KeeperRequest, ready: &mut Vec<u64>) {
@@ -183,7 +157,7 @@ impl Keeper {
 
     /// Makes the next generation with nothing new, so that what the one before removed is free.
     pub(crate) fn reclaim(&mut self) -> Result<Generation, Error> {
-        let planned = self.shared.state().plan_empty(false, unix_ns())?;
+        let planned = self.shared.state().plan_empty(None, unix_ns())?;
         self.make_durable(planned)
     }
 

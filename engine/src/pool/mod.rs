@@ -26,8 +26,9 @@ use crate::session::{Session, SessionOptions};
 use crate::state::Committed;
 use crate::units::Generation;
 
+pub use crate::notice::Notice;
 pub use format::{Content, FormatOptions, FormatReport, Survey, format, format_on, survey};
-pub use info::{CheckpointInfo, DriveInfo, Notice, PoolInfo, SegmentInfo};
+pub use info::{CheckpointInfo, DriveInfo, PoolInfo, SegmentInfo};
 pub use options::{DEFAULT_QUEUE_DEPTH, PoolMode, PoolOptions};
 pub use verify::{VerifyProgress, VerifyReport};
 

@@ -114,7 +114,9 @@ pub(crate) fn recover_state(
     tell(&newest, &roots, writable, notices);
     let mut state = State::new(label, newest.root, newest.before, newest.newest_seen, committed);
     if writable {
-        let planned = state.plan_empty(true, now_unix_ns)?;
+        // Above every epoch that left a trace, also that of a generation that was given up.
+        let newest_epoch = roots.by_generation.values().map(|root| root.epoch).max().unwrap_or(0);
+        let planned = state.plan_empty(Some(newest_epoch + 1), now_unix_ns)?;
         planned.plan.run(drives).map_err(|failure| failure.error)?;
         state.committed(planned);
     }

@@ -24,7 +24,7 @@ pub(crate) struct Shared {
     pub(crate) huge_pages: HugePages,
     pub(crate) facts: Vec<DriveFacts>,
     pub(crate) fabric: Arc<Fabric>,
-    pub(crate) calls: Sender<Call>,
+    calls: Sender<Call>,
     state: Mutex<State>,
     /// By open checkpoint and participant: segments being saved.
     saving: Mutex<HashMap<(u64, u32), Arc<Segment>>>,
@@ -77,8 +77,15 @@ impl Shared {
             // Nobody waits for an answer only when the asker's thread is gone.
             let _ = answer.send(work(keeper));
         }));
-        self.calls.send(call).map_err(|_| Error::Closed("the pool"))?;
+        self.call_keeper(call)?;
         result.recv().map_err(|_| Error::Closed("the pool"))
+    }
+
+    /// Hands the keeper a call.
+    pub(crate) fn call_keeper(&self, call: Call) -> Result<(), Error> {
+        self.calls.send(call).map_err(|_| Error::Closed("the pool"))?;
+        self.fabric.keeper_unparker.unpark();
+        Ok(())
     }
 
     pub(crate) fn remember_segment(&self, open: u64, segment: &Arc<Segment>) {

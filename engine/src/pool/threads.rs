@@ -76,6 +76,7 @@ impl Plan {
             let depth = self.options.queue_depth;
             queues[reactor].push(DriveQueue::new(device, depth, inbox_capacity));
         }
+        let keeper_parker = Parker::new();
         let parkers: Vec<Parker> = (0..reactors).map(|_| Parker::new()).collect();
         let ends = parkers.iter().map(|parker| ReactorEnd {
             inbox: ArrayQueue::new(inbox_capacity),
@@ -89,6 +90,7 @@ impl Plan {
             reactors: ends.collect(),
             done: reactor_done.chain(drive_done).collect(),
             keeper: ArrayQueue::new(reactors * OPERATIONS),
+            keeper_unparker: keeper_parker.unparker().clone(),
             checksums: helpers.queue(),
             routes,
             layout: self.layout,
@@ -122,6 +124,7 @@ impl Plan {
             Box::new(RemoteDrive::new(drive, facts, Arc::clone(&fabric))) as Box<dyn Device>
         });
         let drives = DirectDrives::new(remote.collect(), self.metadata_pages)?;
+        let drives = drives.sleeping_on(keeper_parker);
         let keeper = Keeper::new(Arc::clone(&shared), drives);
         threads.keeper = Some(spawn("stn-keeper".into(), move || keeper.run(&call_queue))?);
         Ok((shared, threads))
@@ -159,6 +162,7 @@ impl Drop for Threads {
         // A thread that panicked has told so on standard error; the others end all the same.
         if let Some(keeper) = self.keeper.take() {
             let _ = self.calls.send(Call::Stop);
+            self.fabric.keeper_unparker.unpark();
             let _ = keeper.join();
         }
         for end in &self.fabric.reactors {

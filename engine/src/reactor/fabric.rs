@@ -92,6 +92,8 @@ pub(crate) struct Fabric {
     /// By `Reply::to`.
     pub(crate) done: Vec<Arc<ArrayQueue<Done>>>,
     pub(crate) keeper: ArrayQueue<KeeperRequest>,
+    /// Wakes the keeper: work has come for it, or an answer.
+    pub(crate) keeper_unparker: Unparker,
     pub(crate) checksums: ChecksumQueue,
     /// By drive.
     pub(crate) routes: Vec<Route>,
@@ -112,9 +114,18 @@ impl Fabric {
     pub(crate) fn answer(&self, to: u16, done: Done) {
         let pushed = self.done[usize::from(to)].push(done);
         assert!(pushed.is_ok(), "more answers than requests");
-        if let Some(end) = self.reactors.get(usize::from(to)) {
-            end.unparker.unpark();
+        match self.reactors.get(usize::from(to)) {
+            Some(end) => end.unparker.unpark(),
+            // The others are the keeper's drives.
+            None => self.keeper_unparker.unpark(),
         }
+    }
+
+    /// Brings a participant's word to the keeper. The queue holds as many as there are operations.
+    pub(crate) fn tell_keeper(&self, request: KeeperRequest) {
+        let pushed = self.keeper.push(request);
+        assert!(pushed.is_ok(), "more requests to the keeper than operations");
+        self.keeper_unparker.unpark();
     }
 
     /// Requests that all askers together may have at one reactor.

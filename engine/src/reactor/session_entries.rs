@@ -167,8 +167,7 @@ impl Reactor {
             verdict: if finish == Finish::Commit { Verdict::Whole } else { Verdict::Abort },
             reply: Reply { to: self.index, token: u64::from(operation) << 32 },
         };
-        let pushed = self.fabric.keeper.push(request);
-        assert!(pushed.is_ok(), "more commits than operations");
+        self.fabric.tell_keeper(request);
     }
 
     /// The keeper finished a commit or an abort.

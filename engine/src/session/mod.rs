@@ -262,8 +262,7 @@ impl Session {
         if let Some(last) = self.handles.last_mut() {
             last.0 = handle;
         }
-        // The keeper looks for commits only while a checkpoint is open.
-        shared.calls.send(Call::Nudge).map_err(|_| Error::Closed("the pool"))?;
+        shared.call_keeper(Call::Nudge)?;
         Ok(handle)
     }
 

@@ -169,11 +169,6 @@ impl State {
         self.meta.free()
     }
 
-    /// Checkpoints that are being written.
-    pub(crate) fn open_count(&self) -> usize {
-        self.open.len()
-    }
-
     pub(crate) fn find(&self, name: &CheckpointName) -> Option<&Arc<Committed>> {
         self.current.get(name)
     }

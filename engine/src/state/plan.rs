@@ -50,14 +50,12 @@ impl State {
         Ok(self.plan(current, Vec::new(), now, Vec::new()))
     }
 
-    /// Plans a generation with nothing new in it: makes what the one before removed reusable, and
-    /// stamps a new open epoch when `new_epoch`.
-    pub(crate) fn plan_empty(&self, new_epoch: bool, now: u64) -> Result<Planned, Error> {
+    /// Plans a generation with nothing new in it: makes what the one before removed reusable. With
+    /// `epoch` it begins that open epoch.
+    pub(crate) fn plan_empty(&self, epoch: Option<u64>, now: u64) -> Result<Planned, Error> {
         self.check_poison()?;
         let mut planned = self.plan(self.current.clone(), Vec::new(), now, Vec::new());
-        if new_epoch {
-            planned.plan.root.epoch = self.root.epoch + 1;
-        }
+        planned.plan.root.epoch = epoch.unwrap_or(self.root.epoch);
         Ok(planned)
     }
 

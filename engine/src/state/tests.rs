@@ -1,1 +1,248 @@
+//! The state on its own: what is free when, and who may join what.
 
+use uuid::Uuid;
+
+use super::*;
+use crate::format::{DriveEntry, Features, Shard};
+use crate::limits::CATALOGUE_SLOTS;
+use crate::units::DriveIndex;
+
+const MIB: u64 = 1 << 20;
+const CHUNK: u64 = MIB;
+
+fn label(drives: usize) -> Label {
+    let capacity_bytes = 64 * MIB;
+    let entry = |number: usize| DriveEntry {
+        uuid: Uuid::from_u128(number as u128 + 1),
+        serial: format!("S{number}"),
+        capacity_bytes,
+    };
+    Label {
+        pool: Uuid::from_u128(9),
+        epoch: 1,
+        created_unix_ns: 0,
+        features: Features::default(),
+        index: DriveIndex(0),
+        drives: (0..drives).map(entry).collect(),
+        layout: Layout::plan(&vec![capacity_bytes; drives], CHUNK).unwrap(),
+    }
+}
+
+fn root(label: &Label, generation: u64) -> Root {
+    let generation = Generation(generation);
+    Root {
+        pool: label.pool,
+        generation,
+        epoch: 1,
+        parent: [0; 16],
+        catalogue: MetaExtent {
+            offset_bytes: label.layout.catalogue_offset(generation),
+            len_bytes: 80,
+            hash: [0; 16],
+        },
+        committed_unix_ns: 0,
+    }
+}
+
+fn state(drives: usize) -> State {
+    let label = label(drives);
+    let root = root(&label, 1);
+    State::new(label, root, None, Generation(1), Vec::new())
+}
+
+fn spec(step: u64, participants: u32, participant: u32, length_bytes: u64) -> CheckpointSpec {
+    let name = CheckpointName::new("run", step).unwrap();
+    CheckpointSpec { name, participants, participant, length_bytes, shards: Vec::new() }
+}
+
+fn begin(state: &mut State, spec: &CheckpointSpec) -> u64 {
+    state.begin(spec, Uuid::from_u128(spec.name.step.into())).unwrap()
+}
+
+/// Zero for every chunk: nobody reads them here.
+fn no_sums(_: u64, _: u32) -> Vec<u64> {
+    vec![0; 64]
+}
+
+/// Saves a checkpoint of one segment and says where its chunks lie.
+fn save(state: &mut State, step: u64, length_bytes: u64) -> Vec<Location> {
+    let number = begin(state, &spec(step, 1, 0, length_bytes));
+    let locations = state.locations(number, 0).unwrap().to_vec();
+    assert_eq!(state.set_whole(number, 0), Progress::Ready);
+    let planned = state.plan_commit(&[number], &no_sums, 0).unwrap();
+    state.committed(planned);
+    locations
+}
+
+fn remove(state: &mut State, step: u64) {
+    let planned = state.plan_remove(&spec(step, 1, 0, 0).name, 0).unwrap();
+    state.committed(planned);
+}
+
+#[test]
+fn what_a_generation_removes_is_free_one_generation_later() {
+    let mut state = state(2);
+    let (free, free_meta) = (state.free_slots(), state.free_meta_blocks());
+    let gone = save(&mut state, 1, 4 * CHUNK);
+    assert_eq!(state.free_slots(), [free[0] - 2, free[1] - 2]);
+    remove(&mut state, 1);
+    assert_eq!(state.free_slots(), [free[0] - 2, free[1] - 2], "the generation before needs them");
+    // All that is free now goes to the next one; none of it was the removed one's.
+    let all: u64 = state.free_slots().iter().sum();
+    let rest = begin(&mut state, &spec(2, 1, 0, all * CHUNK));
+    let taken = state.locations(rest, 0).unwrap();
+    assert!(taken.iter().all(|location| !gone.contains(location)));
+    state.doom(rest);
+    state.end_segment(rest, 0);
+
+    let planned = state.plan_empty(None, 0).unwrap();
+    assert_eq!(state.free_slots(), [free[0] - 2, free[1] - 2], "planned is not durable");
+    state.committed(planned);
+    assert_eq!((state.free_slots(), state.free_meta_blocks()), (free, free_meta));
+}
+
+#[test]
+fn no_room_is_told_apart_from_room_after_one_more_commit() {
+    let mut state = state(1);
+    let slots = state.free_slots()[0];
+    save(&mut state, 1, slots * CHUNK);
+    let wants = spec(2, 1, 0, CHUNK);
+    assert!(matches!(
+        state.begin(&wants, Uuid::nil()),
+        Err(BeginError::Failed(Error::NoSpace { needed_bytes: CHUNK, free_bytes: 0 }))
+    ));
+    remove(&mut state, 1);
+    assert!(matches!(state.begin(&wants, Uuid::nil()), Err(BeginError::Reclaim { .. })));
+    let planned = state.plan_empty(None, 0).unwrap();
+    state.committed(planned);
+    begin(&mut state, &wants);
+}
+
+#[test]
+fn a_reservation_is_whole_or_none() {
+    let mut state = state(2);
+    let before = (state.free_slots(), state.free_meta_blocks());
+    let too_much = (before.0.iter().sum::<u64>() + 1) * CHUNK;
+    assert!(state.begin(&spec(1, 1, 0, too_much), Uuid::nil()).is_err());
+    assert_eq!((state.free_slots(), state.free_meta_blocks()), before);
+    assert_eq!(state.open.len(), 0);
+
+    // Enough slots, but more blocks of metadata than there are: a segment of very many shards.
+    let shards = (0..200_000).map(|number| Shard {
+        name: format!("shard-{number}"),
+        offset_bytes: 0,
+        length_bytes: 0,
+        dtype: String::new(),
+        shape: Vec::new(),
+    });
+    let long = CheckpointSpec { shards: shards.collect(), ..spec(1, 1, 0, CHUNK) };
+    assert!(matches!(
+        state.begin(&long, Uuid::nil()),
+        Err(BeginError::Failed(Error::NoSpace { .. }))
+    ));
+    assert_eq!((state.free_slots(), state.free_meta_blocks()), before);
+}
+
+#[test]
+fn participants_agree_on_who_they_are() {
+    let mut state = state(1);
+    let number = begin(&mut state, &spec(1, 2, 0, CHUNK));
+    let join = |state: &mut State, spec: CheckpointSpec| match state.begin(&spec, Uuid::nil()) {
+        Ok(number) => Ok(number),
+        Err(BeginError::Failed(error)) => Err(error),
+        Err(BeginError::Reclaim { no_space }) => Err(no_space),
+    };
+    assert!(matches!(join(&mut state, spec(1, 3, 1, 0)), Err(Error::Usage(_))));
+    assert!(matches!(join(&mut state, spec(1, 2, 2, 0)), Err(Error::Usage(_))));
+    assert!(matches!(join(&mut state, spec(1, 0, 0, 0)), Err(Error::Usage(_))));
+    assert!(matches!(join(&mut state, spec(1, 2, 0, 0)), Err(Error::CheckpointExists(_))));
+    assert_eq!(join(&mut state, spec(1, 2, 1, 2 * CHUNK)).unwrap(), number);
+    assert_eq!(state.set_whole(number, 0), Progress::Waiting);
+    assert_eq!(state.set_whole(number, 1), Progress::Ready);
+    let planned = state.plan_commit(&[number], &no_sums, 0).unwrap();
+    state.committed(planned);
+    assert!(matches!(join(&mut state, spec(1, 2, 0, 0)), Err(Error::CheckpointExists(_))));
+    let entry = &state.latest("run").unwrap().entry;
+    assert_eq!((entry.bytes, entry.participants, entry.generation), (3 * CHUNK, 2, Generation(2)));
+}
+
+#[test]
+fn a_checkpoint_that_is_given_up_keeps_its_space_until_every_segment_ended() {
+    let mut state = state(1);
+    let free = (state.free_slots(), state.free_meta_blocks());
+    let number = begin(&mut state, &spec(1, 3, 0, CHUNK));
+    begin(&mut state, &spec(1, 3, 1, CHUNK));
+    state.doom(number);
+    assert!(matches!(
+        state.begin(&spec(1, 3, 2, CHUNK), Uuid::nil()),
+        Err(BeginError::Failed(Error::Busy { .. }))
+    ));
+    state.end_segment(number, 0);
+    assert_eq!(state.free_slots()[0], free.0[0] - 2, "participant 1 may still write");
+    assert_eq!(state.set_whole(number, 1), Progress::Doomed);
+    assert_eq!((state.free_slots(), state.free_meta_blocks()), free);
+    assert_eq!(state.set_whole(number, 1), Progress::Doomed, "it is gone");
+    begin(&mut state, &spec(1, 1, 0, CHUNK));
+}
+
+#[test]
+fn a_commit_takes_only_what_it_planned() {
+    let mut state = state(1);
+    let first = begin(&mut state, &spec(1, 1, 0, CHUNK));
+    assert_eq!(state.set_whole(first, 0), Progress::Ready);
+    let planned = state.plan_commit(&[first], &no_sums, 0).unwrap();
+    // While the plan is carried out, others begin, end and are given up.
+    let second = begin(&mut state, &spec(2, 1, 0, CHUNK));
+    let third = begin(&mut state, &spec(3, 1, 0, CHUNK));
+    state.doom(third);
+    state.end_segment(third, 0);
+    assert_eq!(state.committed(planned), Generation(2));
+    assert_eq!(state.checkpoints().count(), 1);
+    assert_eq!((state.open.len(), state.set_whole(second, 0)), (1, Progress::Ready));
+    let label = label(1);
+    let slots = label.layout.data_slots(label.drives[0].capacity_bytes);
+    assert_eq!(state.free_slots()[0], slots - 2);
+}
+
+#[test]
+fn a_poisoned_state_plans_and_begins_nothing() {
+    let mut state = state(1);
+    save(&mut state, 1, CHUNK);
+    state.poison("flush", "the first".into());
+    state.poison("root write", "the second".into());
+    let refused = |error: Error| matches!(error, Error::Poisoned { what: "flush", .. });
+    assert!(refused(state.plan_empty(None, 0).err().unwrap()));
+    assert!(refused(state.plan_remove(&spec(1, 1, 0, 0).name, 0).err().unwrap()));
+    assert!(refused(state.plan_commit(&[], &no_sums, 0).err().unwrap()));
+    let Err(BeginError::Failed(error)) = state.begin(&spec(2, 1, 0, 0), Uuid::nil()) else {
+        panic!("begun")
+    };
+    assert!(refused(error));
+}
+
+#[test]
+fn catalogues_of_the_two_newest_generations_are_never_written() {
+    let label = label(1);
+    let slot = |generation: Generation| generation.0 % CATALOGUE_SLOTS;
+    // Any distance that giving up generations can leave between the two newest and the last trace.
+    for (before, root_generation, newest_seen) in
+        [(9, 10, 10), (9, 10, 11), (9, 10, 12), (9, 10, 13), (7, 10, 10), (7, 10, 12), (6, 9, 9)]
+    {
+        let mut state = State::new(
+            label.clone(),
+            root(&label, root_generation),
+            Some(Generation(before)),
+            Generation(newest_seen),
+            Vec::new(),
+        );
+        let mut kept = [Generation(before), Generation(root_generation)];
+        for _ in 0..6 {
+            let planned = state.plan_empty(None, 0).unwrap();
+            let next = planned.plan.root.generation;
+            assert!(next > kept[1] && next.0 > newest_seen);
+            assert!(kept.iter().all(|kept| slot(*kept) != slot(next)), "{kept:?} {next}");
+            state.committed(planned);
+            kept = [kept[1], next];
+        }
+    }
+}

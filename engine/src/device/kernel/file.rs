@@ -6,9 +6,11 @@
 //! - Every descriptor is O_DIRECT, and transfers of whole blocks suit its alignment.
 //! - The lock lives exactly as long as the descriptor: exclusive for writing, shared for reading.
 
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
@@ -42,9 +44,11 @@ impl DriveFile {
         let location = open_location(path)?;
         let metadata = location.metadata().map_err(|e| Error::os(format!("stat of {name}"), e))?;
         let is_block_device = metadata.file_type().is_block_device();
-        let mut file = open_direct(&location, &name, mode, is_block_device)
-            .map_err(|error| explain_open(&name, &metadata, error))?;
-        lock(&file, mode, is_block_device).map_err(|error| busy(&name, &metadata, error))?;
+        let mut file =
+            unless_ended(&metadata, || open_direct(&location, &name, mode, is_block_device))
+                .map_err(|error| explain_open(&name, &metadata, error))?;
+        unless_ended(&metadata, || lock(&file, mode, is_block_device))
+            .map_err(|error| busy(&name, &metadata, error))?;
         let unit_bytes = direct_unit_bytes(&file, &name)?;
         // For a block device, too, the end is where its last byte ends.
         let end = file
@@ -93,7 +97,8 @@ impl DriveFile {
 }
 
 /// Makes a drive of `size_bytes`, a whole number of blocks, out of a new file: the space is
-/// reserved, and the file and its name are durable, when this returns.
+/// reserved, and the file and its name are durable, when this returns. A crash on the way leaves
+/// nothing, where the file system can make files without a name, as ext4, XFS and Btrfs can.
 ///
 /// # Errors
 /// [`Error::Usage`] when the file exists or the size is no whole number of blocks;
@@ -106,22 +111,31 @@ pub fn create_file(path: &Path, size_bytes: u64) -> Result<(), Error> {
             "{name}: {size_bytes} bytes is no whole number of blocks of {BLOCK_BYTES}"
         )));
     }
-    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let file = made.map_err(|error| match error.kind() {
+    let creating = |error: io::Error| match error.kind() {
         io::ErrorKind::AlreadyExists => Error::Usage(format!(
             "{name} exists and is left as it is; remove it, or name another file"
         )),
         _ => Error::os(format!("creating {name}"), error),
-    })?;
+    };
+    if fs::symlink_metadata(path).is_ok() {
+        return Err(creating(io::ErrorKind::AlreadyExists.into()));
+    }
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let filled = reserve(&file, size_bytes)
-        .and_then(|()| file.sync_all())
-        .and_then(|()| File::open(parent)?.sync_all());
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600);
+    let (file, has_name) = match options.clone().custom_flags(libc::O_TMPFILE).open(parent) {
+        Ok(file) => (file, false),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
+            (options.create_new(true).open(path).map_err(creating)?, true)
+        }
+        Err(error) => return Err(creating(error)),
+    };
+    let filled = reserve(&file, size_bytes).and_then(|()| file.sync_all());
     filled.map_err(|error| {
-        let removed = match fs::remove_file(path) {
+        let removed = match if has_name { fs::remove_file(path) } else { Ok(()) } {
             Ok(()) => "the half-made file was removed".to_owned(),
             Err(error) => format!("the half-made file is left there ({error})"),
         };
@@ -136,7 +150,31 @@ pub fn create_file(path: &Path, size_bytes: u64) -> Result<(), Error> {
             )),
             _ => Error::os(format!("making {name} of {size_bytes} bytes ({removed})"), error),
         }
-    })
+    })?;
+    if !has_name {
+        give_name(&file, path).map_err(creating)?;
+    }
+    File::open(parent)
+        .and_then(|parent| parent.sync_all())
+        .map_err(|error| Error::os(format!("making the name {name} durable"), error))
+}
+
+/// Gives a file without a name its first one, unless something has that name.
+#[allow(unsafe_code)]
+fn give_name(file: &File, path: &Path) -> io::Result<()> {
+    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let to = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: two NUL-terminated strings that outlive the call.
+    let result = unsafe {
+        libc::linkat(
+            libc::AT_FDCWD,
+            from.as_ptr(),
+            libc::AT_FDCWD,
+            to.as_ptr(),
+            libc::AT_SYMLINK_FOLLOW,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[allow(unsafe_code)]
@@ -189,6 +227,21 @@ pub(crate) fn reopen(location: &File, write: bool, flags: i32) -> io::Result<Fil
     OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
 }
 
+/// Tries again when only processes that have ended were in the way, and are no more.
+fn unless_ended<T>(
+    metadata: &fs::Metadata,
+    mut attempt: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    attempt().or_else(|error| {
+        let in_use = matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EWOULDBLOCK));
+        let device = DeviceNumber::from_raw(metadata.dev());
+        if in_use && System::live().outlast_ended_owners(device, metadata.ino()) {
+            return attempt();
+        }
+        Err(error)
+    })
+}
+
 fn open_direct(location: &File, name: &str, mode: OpenMode, block: bool) -> io::Result<File> {
     let write = mode == OpenMode::ReadWrite;
     // Without O_CREAT, O_EXCL claims a block device: it fails while anything is mounted from it,
@@ -225,7 +278,8 @@ fn explain_open(name: &str, metadata: &fs::Metadata, error: io::Error) -> Error 
 #[allow(unsafe_code)]
 fn lock(file: &File, mode: OpenMode, is_block_device: bool) -> io::Result<()> {
     let kind = if mode == OpenMode::ReadWrite { libc::LOCK_EX } else { libc::LOCK_SH };
-    let mut tries = if is_block_device { LOCK_TRIES } else { 1 };
+    // A file's lock may be let go between this and a look at who holds it.
+    let mut tries = if is_block_device { LOCK_TRIES } else { 2 };
     loop {
         // SAFETY: plain call on a descriptor that `file` owns.
         if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {

@@ -1,0 +1,165 @@
+//! Recovery where a crash alone does not lead: reads that fail, histories that parted, large drives.
+
+use uuid::Uuid;
+
+use super::check::same_names;
+use super::explorer::{Explorer, Tally};
+use super::images::Effort;
+use super::lab::{self, Base, Lab, open_pool};
+use super::live::{Live, Operation};
+use super::model::Expected;
+use crate::device::Operation as Command;
+use crate::device::sim::{Effect, Fault, SimConfig, SimDrive, SimRng, When};
+use crate::error::{Error, IoError};
+use crate::format::{Label, Layout};
+use crate::limits::BLOCK_BYTES;
+use crate::pool::{Notice, format};
+use crate::state::State;
+use crate::units::Generation;
+
+/// What a cable, or a controller that is being reset, may do to any read.
+const PASSING: IoError = IoError::Nvme { sct: 0, sc: 0x06, dnr: false };
+const UNREADABLE: IoError = IoError::Nvme { sct: 2, sc: 0x81, dnr: true };
+
+/// A pool with two checkpoints; gives back what its drives must hold.
+fn saved(lab: &Lab, drives: usize) -> (Vec<SimDrive>, Expected) {
+    let base = Base::new(lab, drives).unwrap();
+    let tally = Tally::default();
+    let explorer = Explorer {
+        lab,
+        tally: &tally,
+        sims: base.sims.iter().map(SimDrive::fork).collect(),
+        expected: Expected {
+            history: [(base.generation, base.contents.clone())].into(),
+            acknowledged: base.generation,
+            pending: None,
+        },
+        effort: Effort::NONE,
+        rng: SimRng::new(1),
+        images: 0,
+        violation: None,
+        guards: true,
+        protected: Vec::new(),
+        cut_one_in: 0,
+        survivors: None,
+        depth: 0,
+    };
+    let mut live = Live::start(explorer, &base).unwrap();
+    assert!(live.perform(Operation::SaveSmall).unwrap());
+    assert!(live.perform(Operation::SaveSmall).unwrap());
+    live.end()
+}
+
+fn open(lab: &Lab, sims: &[SimDrive], writable: bool) -> Result<(State, Vec<Notice>), Error> {
+    let mut notices = Vec::new();
+    let mut drives = lab.drive(sims)?;
+    let state = open_pool(&mut drives, writable, 1, &mut notices)?;
+    Ok((state, notices))
+}
+
+fn fail_reads(sim: &SimDrive, offset_bytes: u64, error: IoError) {
+    let fault = Fault::new(Command::Read, When::From(0), Effect::Fail(error));
+    sim.inject(fault.within(offset_bytes..offset_bytes + BLOCK_BYTES)).unwrap();
+}
+
+fn label_of(lab: &Lab, sims: &[SimDrive]) -> Label {
+    open(lab, sims, false).unwrap().0.label().clone()
+}
+
+#[test]
+fn a_read_that_failed_does_not_turn_the_clock_back() {
+    let lab = Lab::default();
+    let (sims, expected) = saved(&lab, 1);
+    let layout = label_of(&lab, &sims).layout;
+    let catalogue = layout.catalogue_offset(Generation(expected.acknowledged));
+    fail_reads(&sims[0], catalogue, PASSING);
+    for writable in [false, true] {
+        let error = open(&lab, &sims, writable).unwrap_err();
+        assert!(matches!(error, Error::Io { what: "read", source: PASSING, .. }), "{error}");
+    }
+    // The next try finds all of it: nothing was written meanwhile.
+    sims[0].clear_faults();
+    let (state, notices) = open(&lab, &sims, true).unwrap();
+    assert_eq!(notices, []);
+    assert_eq!(state.root().generation.0, expected.acknowledged + 1);
+    same_names(&state, expected.contents()).unwrap();
+}
+
+#[test]
+fn what_the_drive_says_is_gone_is_damage() {
+    let lab = Lab::default();
+    let (sims, expected) = saved(&lab, 1);
+    let layout = label_of(&lab, &sims).layout;
+    let lost = Generation(expected.acknowledged);
+    fail_reads(&sims[0], layout.catalogue_offset(lost), UNREADABLE);
+    let (state, notices) = open(&lab, &sims, false).unwrap();
+    let opened = Generation(lost.0 - 1);
+    assert!(notices.contains(&Notice::FellBack { lost, opened }), "{notices:?}");
+    same_names(&state, &expected.history[&opened.0]).unwrap();
+}
+
+#[test]
+fn space_of_a_checkpoint_that_was_not_read_is_not_taken() {
+    let lab = Lab::default();
+    let (sims, _) = saved(&lab, 2);
+    let (state, _) = open(&lab, &sims, false).unwrap();
+    let manifest = state.latest("c").unwrap().entry.manifest.offset_bytes;
+    sims.iter().for_each(|sim| fail_reads(sim, manifest, PASSING));
+    assert!(matches!(open(&lab, &sims, true).unwrap_err(), Error::Io { source: PASSING, .. }));
+    // One drive that can be read is enough.
+    sims[1].clear_faults();
+    let (state, notices) = open(&lab, &sims, true).unwrap();
+    assert!(state.checkpoints().all(|committed| committed.damage.is_none()));
+    assert!(
+        notices.iter().all(|notice| matches!(notice, Notice::Repaired(d) if d.what == "manifest"))
+    );
+}
+
+#[test]
+fn a_generation_that_was_given_up_does_not_come_back() {
+    let lab = Lab::default();
+    let (sims, expected) = saved(&lab, 1);
+    let layout = label_of(&lab, &sims).layout;
+    // The newest catalogue is unreadable; the pool goes on from the one before.
+    let given_up = expected.acknowledged;
+    let catalogue = layout.catalogue_offset(Generation(given_up));
+    let good = sims[0].peek_durable(catalogue, BLOCK_BYTES).unwrap();
+    sims[0].zero(catalogue, BLOCK_BYTES);
+    let (state, _) = open(&lab, &sims, true).unwrap();
+    assert_eq!(state.root().generation.0, given_up + 1);
+    // Its bytes come back, and the catalogue of its successor is hurt. What the successor was made
+    // from is the one before both: the given up generation's space may be in use again.
+    sims[0].overwrite(catalogue, &good);
+    sims[0].zero(layout.catalogue_offset(Generation(given_up + 1)), BLOCK_BYTES);
+    let (state, notices) = open(&lab, &sims, false).unwrap();
+    assert_eq!(state.root().generation.0, given_up - 1, "{notices:?}");
+    same_names(&state, &expected.history[&(given_up - 1)]).unwrap();
+}
+
+/// Commands and bytes that opening an empty pool on one drive of this capacity takes.
+fn cost_of_opening(lab: &Lab, capacity_bytes: u64) -> (usize, u64) {
+    let config = SimConfig { capacity_bytes, serial: "SIM0".into(), ..SimConfig::default() };
+    let sims = [SimDrive::new(config).unwrap()];
+    let mut drives = lab.drive(&sims).unwrap();
+    let mut label = lab::label(1).unwrap();
+    label.drives[0].capacity_bytes = capacity_bytes;
+    label.layout = Layout::plan(&[capacity_bytes], 1 << 20).unwrap();
+    label.drives[0].uuid = Uuid::from_u128(5);
+    format::write_pool(&mut drives, &label).unwrap();
+    drop(drives);
+    sims[0].start_trace(1 << 12);
+    open(lab, &sims, true).unwrap();
+    let submitted: Vec<_> =
+        sims[0].take_trace().into_iter().filter(|event| event.ended.is_none()).collect();
+    (submitted.len(), submitted.iter().map(|event| u64::from(event.len_bytes)).sum())
+}
+
+#[test]
+fn opening_costs_the_same_on_small_and_large_drives() {
+    let lab = Lab::default();
+    let small = cost_of_opening(&lab, 1 << 30);
+    let large = cost_of_opening(&lab, 4 << 40);
+    assert!(large.0 as f64 <= small.0 as f64 * 1.2, "commands: {small:?} {large:?}");
+    assert!(large.1 as f64 <= small.1 as f64 * 1.2, "bytes: {small:?} {large:?}");
+    assert!(large.0 < 400 && large.1 < 2 << 20, "{large:?}");
+}
