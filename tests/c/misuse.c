@@ -280,7 +280,8 @@ static void a_forked_childs_handles(void)
     CHECK(child >= 0);
     if (child == 0) {
         each_call(EOWNERDEAD, &a);
-        if (test_has_files()) {
+        /* valgrind does not know that a child has no mapping of its parent's io_uring. */
+        if (test_has_files() && !test_is_instrumented()) {
             /* The child opens an engine of its own. */
             struct pool own;
             stn_engine *engine;
@@ -291,7 +292,9 @@ static void a_forked_childs_handles(void)
             ERR(EOWNERDEAD, stn_list_count(a.list));
             pool_remove(&own);
         }
-        _exit(0);
+        /* By exec, so that valgrind does not look for what the parent's threads still hold. */
+        execl("/bin/true", "true", (char *)NULL);
+        _exit(1);
     }
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -577,7 +580,7 @@ static void a_wait_that_ends_by_time(void)
     sqes[1].checkpoint = checkpoint;
     CHECK(OK(stn_submit(a.ring, sqes, 2)) == 2);
     /* The write completes, the commit waits for the other participant. */
-    CHECK(OK(stn_wait(a.ring, cqes, 2, 2, 500000000)) == 1);
+    CHECK(OK(stn_wait(a.ring, cqes, 2, 2, test_is_instrumented() ? 30000000000 : 2000000000)) == 1);
     ERR(ETIME, stn_wait(a.ring, cqes, 1, 1, 1000000));
     ERR(ETIME, stn_wait(a.ring, cqes, 1, 1, 0));
     end(&pool, &a);

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long, and how often, one looks whether the kernel is done with what an ended process had in
-/// flight.
-const LINGER: Duration = Duration::from_secs(10);
+/// flight. That is tens of milliseconds as a rule; but a kernel with lazy RCU may leave the end of an
+/// io_uring to its next sweep, ten seconds later.
+const LINGER: Duration = Duration::from_secs(30);
 const LINGER_LOOK: Duration = Duration::from_millis(5);
 
 /// A device number as the kernel prints it.
@@ -127,7 +128,8 @@ impl System {
             };
             if owners.iter().all(|owner| owner.pid != pid) {
                 let comm = read_line(&self.path(&format!("/proc/{pid}/comm")));
-                let command = comm.unwrap_or_else(|| "a process that has ended".into());
+                let command =
+                    comm.unwrap_or_else(|| "an ended process, whose last I/O goes on".into());
                 owners.push(LockOwner { pid, command });
             }
         }

@@ -379,27 +379,6 @@ fn another_process_is_named() {
 }
 
 #[test]
-fn the_lock_of_an_ended_process_is_waited_for() {
-    let target = file_target();
-    // `flock` takes the lock and ends; the lock lives on in `sleep`, as that of a killed process
-    // lives on in the writes that it left to the kernel.
-    let script = "exec 9<\"$1\" && flock 9 && { sleep 0.5 & }";
-    let mut command = std::process::Command::new("sh");
-    command.args(["-c", script, "sh"]).arg(&target.path);
-    if !command.status().is_ok_and(|status| status.success()) {
-        eprintln!("skipped: flock cannot be run");
-        return;
-    }
-    let started = Instant::now();
-    let findings = crate::device::safety::inspect(&target.path).unwrap();
-    assert!(findings.is_clear(), "{findings:?}");
-    let waited = started.elapsed();
-    assert!(waited > Duration::from_millis(300), "it was not locked: {waited:?}");
-    assert!(command.status().unwrap().success());
-    open(&target.path, OpenMode::ReadWrite, 1).unwrap();
-}
-
-#[test]
 fn what_can_be_no_drive_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);

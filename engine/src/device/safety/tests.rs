@@ -112,6 +112,28 @@ fn an_unused_file_is_clear_and_an_open_one_is_locked() {
 }
 
 #[test]
+fn the_lock_of_an_ended_process_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    // `flock` takes the lock and ends; the lock lives on in `sleep`, as that of a killed process
+    // lives on in the writes that it left to the kernel.
+    let script = "exec 9<\"$1\" && flock 9 && { sleep 0.5 & }";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", script, "sh"]).arg(&path);
+    if !command.status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: flock cannot be run");
+        return;
+    }
+    let started = std::time::Instant::now();
+    let findings = inspect(&path).unwrap();
+    assert!(findings.is_clear(), "{findings:?}");
+    let waited = started.elapsed();
+    assert!(waited > std::time::Duration::from_millis(300), "it was not locked: {waited:?}");
+    assert!(command.status().unwrap().success());
+    kernel::open(&path, OpenMode::ReadWrite, 1).unwrap();
+}
+
+#[test]
 fn a_mounted_loop_device_and_its_file_are_never_overridable() {
     let dir = tempfile::tempdir().unwrap();
     let path = image(dir.path());
