@@ -11,6 +11,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use spdk_sys::{
     stn_spdk_connect_options, stn_spdk_controller, stn_spdk_controller_facts, stn_spdk_namespace,
@@ -20,6 +21,10 @@ use spdk_sys::{
 use super::pcie;
 use crate::error::Error;
 
+/// How often a connection is tried that a busy target did not answer.
+const CONNECT_ATTEMPTS: u32 = 4;
+/// A failure after this long means that nobody answered.
+const SILENCE: Duration = Duration::from_secs(1);
 /// A fabric's target drops us when it hears nothing for so long. Polls come every 50 ms even when
 /// nothing flows; between opening a drive and its first poll lies the opening of the others.
 const KEEP_ALIVE_MS: u32 = 15_000;
@@ -89,14 +94,25 @@ impl Controller {
             ..Default::default()
         };
         let mut pointer = std::ptr::null_mut();
-        // SAFETY: a NUL-terminated string and two locals; nobody else connects meanwhile.
-        let result = unsafe {
-            spdk_sys::stn_spdk_controller_connect(
-                address.as_ptr(),
-                &raw const options,
-                &raw mut pointer,
-            )
-        };
+        let mut result = 0;
+        for _ in 0..CONNECT_ATTEMPTS {
+            let started = Instant::now();
+            // SAFETY: a NUL-terminated string and two locals; nobody else connects meanwhile.
+            result = unsafe {
+                spdk_sys::stn_spdk_controller_connect(
+                    address.as_ptr(),
+                    &raw const options,
+                    &raw mut pointer,
+                )
+            };
+            // A target that is there and busy does not answer in the two seconds that SPDK waits; one
+            // that is not there refuses at once.
+            let busy = pci_function.is_none() && started.elapsed() >= SILENCE;
+            if result == 0 || !busy {
+                break;
+            }
+            tracing::warn!(drive = transport_id, "the target is slow to answer; trying again");
+        }
         let Some(pointer) = NonNull::new(pointer).filter(|_| result == 0) else {
             return Err(why_not(transport_id, pci_function, result));
         };
