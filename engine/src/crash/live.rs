@@ -225,9 +225,9 @@ impl<'a> Live<'a> {
                 Ok(number) => return Ok(Some(number)),
                 Err(BeginError::Reclaim { .. }) if !reclaimed => self.reclaim()?,
                 Err(BeginError::Reclaim { .. }) => return Ok(None),
-                Err(BeginError::Failed(Error::NoSpace { .. } | Error::Usage(_))) => {
-                    return Ok(None);
-                }
+                Err(BeginError::Failed(
+                    Error::NoSpace { .. } | Error::NoMetadataSpace | Error::TooMany { .. },
+                )) => return Ok(None),
                 Err(BeginError::Failed(error)) => return Err(Stop::Refused(error)),
             }
         }
