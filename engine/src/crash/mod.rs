@@ -39,7 +39,7 @@ const LONGEST: u32 = 3;
 /// Items between two looks at whether there are enough images.
 const GROUP: usize = 32;
 /// Long runs in each round.
-const LONG_RUNS: usize = 64;
+const LONG_RUNS: usize = 24;
 /// Runs with faults in each round.
 const FAULTY_RUNS: usize = 64;
 /// Sweeps that fail every command of an operation in turn: by operation, drives, once or forever.
