@@ -322,6 +322,10 @@ impl Test {
                 format!("{kind:?}")
             );
         }
+        let unanswered = self.rig.unanswered.get();
+        if unanswered > 0 {
+            println!("{unanswered} connections were not answered in time and were tried again");
+        }
         let Counts { rounds, killed, acknowledged } = self.counts;
         println!(
             "kill-test ({name}): {rounds} rounds, {killed} killed, {acknowledged} acknowledged, \

@@ -1,5 +1,6 @@
 //! The drives, and runs of the real binary on them.
 
+use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -20,6 +21,8 @@ pub const MIB: u64 = 1 << 20;
 const DRIVES: usize = 2;
 /// No run of the command takes so long, on however busy a machine.
 const TIMEOUT: Duration = Duration::from_secs(180);
+/// Runs of a command that find no answer from the target in time.
+const CONNECT_TRIES: u32 = 5;
 /// Each block of a file starts with a number of its own, so that no other one can stand in for it.
 const STAMPED_BYTES: usize = 4096;
 
@@ -32,6 +35,8 @@ pub struct Rig {
     drives: Vec<String>,
     /// Serves the drives, where SPDK drives them.
     target: Option<Target>,
+    /// Connections that the target did not answer in time.
+    pub unanswered: Cell<u64>,
     noise: Vec<u8>,
     stamp: u64,
     /// What is being done, for messages.
@@ -78,6 +83,7 @@ impl Rig {
             drive_bytes,
             drives: (0..DRIVES).map(|drive| format!("drive{drive}.img")).collect(),
             target: None,
+            unanswered: Cell::new(0),
             noise: noise.take((MIB / 8) as usize).flatten().collect(),
             stamp: 0,
             context: "before the first round".into(),
@@ -92,6 +98,12 @@ impl Rig {
     /// Over an NVMe-oF target whose drives are files; `None`, with a message, where it cannot run.
     pub fn spdk(drive_bytes: u64) -> Option<Rig> {
         let mut rig = Rig::new(drive_bytes);
+        // Written out, so that the target's writes never wait for the file system to find space.
+        for drive in 0..DRIVES {
+            let file = File::create(rig.path().join(format!("drive{drive}.img"))).unwrap();
+            file.write_all_at(&vec![0; drive_bytes as usize], 0).unwrap();
+            file.sync_all().unwrap();
+        }
         let target = Target::start(DRIVES, drive_bytes, rig.path())?;
         rig.drives = target.drives.clone();
         rig.target = Some(target);
@@ -146,7 +158,22 @@ impl Rig {
 
     /// Runs the command and kills it after `instant`, if it has not ended by then. Gives the time
     /// that it ran, too. Whoever returns from here knows that the process is no more.
+    ///
+    /// SPDK gives a target two seconds to answer a connection, which one on a busy machine may miss:
+    /// then nothing has happened yet, it is counted, and the command is run again.
     pub fn run_until(&self, arguments: &[String], instant: Option<Duration>) -> (Ended, Duration) {
+        for _ in 0..CONNECT_TRIES {
+            let ended = self.run_once(arguments, instant);
+            let Ended::Exited(outcome) = &ended.0 else { return ended };
+            if !outcome.stderr.contains("no NVMe controller answered") {
+                return ended;
+            }
+            self.unanswered.set(self.unanswered.get() + 1);
+        }
+        panic!("{}: the target does not answer", self.context)
+    }
+
+    fn run_once(&self, arguments: &[String], instant: Option<Duration>) -> (Ended, Duration) {
         let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
         // Files, not pipes: nobody has to read them for the command to go on.
         let (stdout, stderr) = (self.path().join("stdout"), self.path().join("stderr"));

@@ -74,7 +74,7 @@ pub fn inspect(path: &Path) -> Result<Findings, Error> {
     let metadata = location.metadata().map_err(|e| Error::os(format!("stat of {name}"), e))?;
     let system = System::live();
     let inode_device = DeviceNumber::from_raw(metadata.dev());
-    system.outlast_ended_owners(inode_device, metadata.ino());
+    system.outlast_ended_holders(inode_device, metadata.ino());
     let mut found: Vec<Finding> = system
         .lock_owners(inode_device, metadata.ino())
         .iter()

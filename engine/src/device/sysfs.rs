@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 /// How long, and how often, one looks whether the kernel is done with what an ended process had in
 /// flight. That is tens of milliseconds as a rule; but a kernel with lazy RCU may leave the end of an
 /// io_uring to its next sweep, ten seconds later.
-const LINGER: Duration = Duration::from_secs(30);
-const LINGER_LOOK: Duration = Duration::from_millis(5);
+pub(crate) const LINGER: Duration = Duration::from_secs(30);
+pub(crate) const LINGER_LOOK: Duration = Duration::from_millis(5);
 
 /// A device number as the kernel prints it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -49,6 +49,18 @@ impl std::fmt::Display for LockOwner {
             write!(f, "{} (pid {})", self.command, self.pid)
         }
     }
+}
+
+/// Who is in the way of a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Holders {
+    /// Nobody any more, or nobody that this pid namespace shows.
+    Unknown,
+    /// Processes that were killed and have left their lock to what they had in flight: when the
+    /// kernel is done with that, and not before, others may write.
+    Ended,
+    /// A process that runs is among them.
+    Alive,
 }
 
 /// The machine whose /sys and /proc lie below a root directory.
@@ -136,21 +148,20 @@ impl System {
         owners
     }
 
-    /// Waits while an inode is locked by ended processes only. A process that is killed leaves its
-    /// lock to what it has in flight: only when the kernel is done with that may others write. Says
-    /// whether there were such processes, and nobody is known to hold a lock any more.
-    pub(crate) fn outlast_ended_owners(&self, device: DeviceNumber, inode: u64) -> bool {
+    /// What kind of processes hold locks on an inode.
+    pub(crate) fn lock_holders(&self, device: DeviceNumber, inode: u64) -> Holders {
+        let owners = self.lock_owners(device, inode);
+        match owners.iter().all(|owner| self.has_ended(owner.pid)) {
+            _ if owners.is_empty() => Holders::Unknown,
+            true => Holders::Ended,
+            false => Holders::Alive,
+        }
+    }
+
+    /// Waits while an inode is locked by ended processes only, at most [`LINGER`].
+    pub(crate) fn outlast_ended_holders(&self, device: DeviceNumber, inode: u64) {
         let deadline = Instant::now() + LINGER;
-        let mut any = false;
-        loop {
-            let owners = self.lock_owners(device, inode);
-            if owners.is_empty() {
-                return any;
-            }
-            any = true;
-            if owners.iter().any(|owner| !self.has_ended(owner.pid)) || Instant::now() > deadline {
-                return false;
-            }
+        while self.lock_holders(device, inode) == Holders::Ended && Instant::now() < deadline {
             std::thread::sleep(LINGER_LOOK);
         }
     }
@@ -296,7 +307,7 @@ mod tests {
         assert_eq!(owners[0].to_string(), "trainer (pid 42)");
     }
     #[test]
-    fn only_the_living_are_not_waited_for() {
+    fn the_ended_are_told_from_the_living() {
         let root = tempfile::tempdir().unwrap();
         let process = root.path().join("proc/42");
         fs::create_dir_all(&process).unwrap();
@@ -305,14 +316,19 @@ mod tests {
         let system = System::below(root.path());
         let at = DeviceNumber { major: 254, minor: 0 };
         fs::write(process.join("stat"), "42 (Z) S) S 1 42\n").unwrap();
-        assert!(!system.has_ended(42) && !system.outlast_ended_owners(at, 77));
-        assert!(!system.outlast_ended_owners(at, 78), "nobody holds it");
+        assert_eq!(system.lock_holders(at, 77), Holders::Alive);
+        assert_eq!(system.lock_holders(at, 78), Holders::Unknown);
         fs::write(process.join("stat"), "42 (trainer) Z 1 42\n").unwrap();
-        assert!(system.has_ended(42) && system.has_ended(43));
+        assert_eq!(system.lock_holders(at, 77), Holders::Ended);
+        fs::remove_dir_all(process).unwrap();
+        assert_eq!(system.lock_holders(at, 77), Holders::Ended);
         // The lock goes while it is waited for.
-        let waits = std::thread::spawn(move || system.outlast_ended_owners(at, 77));
+        let waits = std::thread::spawn(move || {
+            system.outlast_ended_holders(at, 77);
+            system.lock_holders(at, 77)
+        });
         std::thread::sleep(2 * LINGER_LOOK);
         fs::write(&locks, "").unwrap();
-        assert!(waits.join().unwrap());
+        assert_eq!(waits.join().unwrap(), Holders::Unknown);
     }
 }

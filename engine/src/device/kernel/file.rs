@@ -13,19 +13,19 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::OpenMode;
 use crate::device::DriveFacts;
-use crate::device::sysfs::{self, DeviceNumber, System};
+use crate::device::sysfs::{self, DeviceNumber, Holders, LINGER, LINGER_LOOK, System};
 use crate::error::Error;
 use crate::limits::{BLOCK_BYTES, MAX_CHUNK_BYTES};
 use crate::units::{is_block_aligned, round_down};
 
-/// How often, and how long apart, a lock on a block device is tried: udev locks and reads a device
-/// for a moment after anybody who could write to it closed it.
-const LOCK_TRIES: u32 = 10;
-const LOCK_RETRY: Duration = Duration::from_millis(50);
+/// How long one persists against holders that are alive or unknown: udev locks and reads a block
+/// device for a moment after anybody who could write to it closed it, and a lock may be let go just
+/// before one looks who holds it.
+const BRIEFLY: Duration = Duration::from_millis(500);
 
 /// An open, locked file or block device.
 #[derive(Debug)]
@@ -44,11 +44,9 @@ impl DriveFile {
         let location = open_location(path)?;
         let metadata = location.metadata().map_err(|e| Error::os(format!("stat of {name}"), e))?;
         let is_block_device = metadata.file_type().is_block_device();
-        let mut file =
-            unless_ended(&metadata, || open_direct(&location, &name, mode, is_block_device))
-                .map_err(|error| explain_open(&name, &metadata, error))?;
-        unless_ended(&metadata, || lock(&file, mode, is_block_device))
-            .map_err(|error| busy(&name, &metadata, error))?;
+        let mut file = persist(&metadata, || open_direct(&location, mode, is_block_device))
+            .map_err(|error| explain_open(&name, &metadata, error))?;
+        persist(&metadata, || lock(&file, mode)).map_err(|error| busy(&name, &metadata, error))?;
         let unit_bytes = direct_unit_bytes(&file, &name)?;
         // For a block device, too, the end is where its last byte ends.
         let end = file
@@ -227,37 +225,40 @@ pub(crate) fn reopen(location: &File, write: bool, flags: i32) -> io::Result<Fil
     OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
 }
 
-/// Tries again when only processes that have ended were in the way, and are no more.
-fn unless_ended<T>(
+/// Tries again while what is in the way will go away by itself, as far as one can tell.
+fn persist<T>(
     metadata: &fs::Metadata,
     mut attempt: impl FnMut() -> io::Result<T>,
 ) -> io::Result<T> {
-    attempt().or_else(|error| {
-        let in_use = matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EWOULDBLOCK));
+    let started = Instant::now();
+    loop {
+        let error = match attempt() {
+            Err(error) if is_in_the_way(&error) => error,
+            result => return result,
+        };
         let device = DeviceNumber::from_raw(metadata.dev());
-        if in_use && System::live().outlast_ended_owners(device, metadata.ino()) {
-            return attempt();
+        let patience = match System::live().lock_holders(device, metadata.ino()) {
+            Holders::Ended => LINGER,
+            Holders::Alive if metadata.file_type().is_file() => Duration::ZERO,
+            Holders::Alive | Holders::Unknown => BRIEFLY,
+        };
+        if started.elapsed() >= patience {
+            return Err(error);
         }
-        Err(error)
-    })
+        std::thread::sleep(LINGER_LOOK);
+    }
 }
 
-fn open_direct(location: &File, name: &str, mode: OpenMode, block: bool) -> io::Result<File> {
+fn is_in_the_way(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EWOULDBLOCK))
+}
+
+fn open_direct(location: &File, mode: OpenMode, is_block_device: bool) -> io::Result<File> {
     let write = mode == OpenMode::ReadWrite;
     // Without O_CREAT, O_EXCL claims a block device: it fails while anything is mounted from it,
     // swaps on it or is stacked on it, and keeps others from doing so.
-    let exclusive = if block && write { libc::O_EXCL } else { 0 };
-    let mut tries = LOCK_TRIES;
-    loop {
-        match reopen(location, write, libc::O_DIRECT | exclusive) {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && tries > 1 => {
-                tracing::debug!(drive = name, "busy, trying again");
-                tries -= 1;
-                std::thread::sleep(LOCK_RETRY);
-            }
-            result => return result,
-        }
-    }
+    let exclusive = if is_block_device && write { libc::O_EXCL } else { 0 };
+    reopen(location, write, libc::O_DIRECT | exclusive)
 }
 
 fn explain_open(name: &str, metadata: &fs::Metadata, error: io::Error) -> Error {
@@ -276,30 +277,23 @@ fn explain_open(name: &str, metadata: &fs::Metadata, error: io::Error) -> Error 
 }
 
 #[allow(unsafe_code)]
-fn lock(file: &File, mode: OpenMode, is_block_device: bool) -> io::Result<()> {
+fn lock(file: &File, mode: OpenMode) -> io::Result<()> {
     let kind = if mode == OpenMode::ReadWrite { libc::LOCK_EX } else { libc::LOCK_SH };
-    // A file's lock may be let go between this and a look at who holds it.
-    let mut tries = if is_block_device { LOCK_TRIES } else { 2 };
     loop {
         // SAFETY: plain call on a descriptor that `file` owns.
         if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
             return Ok(());
         }
         let error = io::Error::last_os_error();
-        match error.kind() {
-            io::ErrorKind::Interrupted => {}
-            io::ErrorKind::WouldBlock if tries > 1 => {
-                tries -= 1;
-                std::thread::sleep(LOCK_RETRY);
-            }
-            _ => return Err(error),
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
         }
     }
 }
 
 /// Names whoever keeps us from a drive, as far as the kernel tells.
 fn busy(name: &str, metadata: &fs::Metadata, error: io::Error) -> Error {
-    if !matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EWOULDBLOCK)) {
+    if !is_in_the_way(&error) {
         return Error::os(format!("locking {name}"), error);
     }
     let system = System::live();
