@@ -99,7 +99,7 @@ fn number_of(error: &Error) -> c_int {
         Error::Refused { .. } => STN_E_REFUSED,
         Error::NoSuchCheckpoint(_) => libc::ENOENT,
         Error::CheckpointExists(_) => libc::EEXIST,
-        Error::NoSpace { .. } | Error::NoMetadataSpace { .. } => libc::ENOSPC,
+        Error::NoSpace { .. } | Error::NoMetadataSpace => libc::ENOSPC,
         Error::Damaged(_) => STN_E_DAMAGED,
         Error::Poisoned { .. } => STN_E_POISONED,
         Error::NotCommitted { .. } => libc::ECANCELED,
