@@ -231,18 +231,24 @@ fn persist<T>(
     mut attempt: impl FnMut() -> io::Result<T>,
 ) -> io::Result<T> {
     let started = Instant::now();
+    let mut seen = (None, started);
     loop {
         let error = match attempt() {
             Err(error) if is_in_the_way(&error) => error,
             result => return result,
         };
         let device = DeviceNumber::from_raw(metadata.dev());
-        let patience = match System::live().lock_holders(device, metadata.ino()) {
+        let holders = System::live().lock_holders(device, metadata.ino());
+        // A lock that goes away just now, after a long wait, deserves another attempt.
+        if seen.0 != Some(holders) {
+            seen = (Some(holders), Instant::now());
+        }
+        let patience = match holders {
             Holders::Ended => LINGER,
             Holders::Alive if metadata.file_type().is_file() => Duration::ZERO,
             Holders::Alive | Holders::Unknown => BRIEFLY,
         };
-        if started.elapsed() >= patience {
+        if seen.1.elapsed() >= patience || started.elapsed() >= 2 * LINGER {
             return Err(error);
         }
         std::thread::sleep(LINGER_LOOK);
