@@ -12,6 +12,7 @@
 
 pub mod inventory;
 pub mod kernel;
+pub(crate) mod missing;
 mod open;
 pub(crate) mod queue;
 pub(crate) mod remote;
@@ -25,6 +26,7 @@ mod test_tools;
 
 pub use crate::facts::DriveFacts;
 pub use crate::memory::DmaSlice;
+pub use missing::NONE;
 pub use open::open;
 
 use std::sync::Arc;

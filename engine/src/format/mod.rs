@@ -24,7 +24,7 @@ pub mod segment;
 mod testing;
 
 pub use catalogue::{Catalogue, CatalogueEntry};
-pub use label::{DriveEntry, Features, Label};
+pub use label::{DriveEntry, DriveState, Features, Label, MAX_SERIAL_BYTES, Redundancy};
 pub use layout::{Layout, Zone};
 pub use manifest::{Manifest, SegmentRef};
 pub use root::Root;
