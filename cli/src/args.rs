@@ -123,6 +123,9 @@ pub struct Common {
     /// Tell more; repeat for even more
     #[arg(short, long, action = ArgAction::Count)]
     pub verbose: u8,
+    /// Write the pool although drives of it are missing; the others remember that
+    #[arg(long)]
+    pub degraded: bool,
     /// Pages for buffers [default: preferred]
     #[arg(long, value_enum, value_name = "HOW")]
     pub huge_pages: Option<Pages>,
@@ -151,6 +154,7 @@ impl Common {
             json: self.json || later.json,
             quiet: self.quiet || later.quiet,
             verbose: self.verbose.saturating_add(later.verbose),
+            degraded: self.degraded || later.degraded,
             huge_pages: later.huge_pages.or(self.huge_pages),
             cores: later.cores.clone().or(self.cores),
             reactors: later.reactors.or(self.reactors),

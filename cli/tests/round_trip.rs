@@ -115,8 +115,19 @@ fn json_has_the_promised_shape() {
     let one = listed["checkpoints"][0].as_object().unwrap();
     let mut keys: Vec<_> = one.keys().map(String::as_str).collect();
     keys.sort_unstable();
-    let expected = ["bytes", "committed_at", "generation", "id", "name", "participants", "step"];
+    let expected = [
+        "bytes",
+        "committed_at",
+        "generation",
+        "health",
+        "id",
+        "name",
+        "needs_drives",
+        "participants",
+        "step",
+    ];
     assert_eq!(keys, expected);
+    assert_eq!(one["health"], "whole");
     assert_eq!((&one["name"], &one["participants"]), (&"run/llama".into(), &1.into()));
     assert_eq!(one["generation"], saved["generation"]);
     let time = one["committed_at"].as_str().unwrap();

@@ -34,23 +34,26 @@ impl Membership {
         };
         // The first drive's pool is what the others must belong to.
         let pool: Uuid = first.pool;
+        for (label, facts) in labels.iter().zip(facts) {
+            if label.pool != pool {
+                let (address, serial) = (facts.address.clone(), label.drive().serial.clone());
+                let (found, expected) = (label.pool, pool);
+                return Err(Error::ForeignDrive { address, serial, found, expected });
+            }
+        }
         let newest = labels.iter().max_by_key(|label| label.epoch).copied().unwrap_or(first);
         let mut order = vec![None; newest.drives.len()];
         for (given, (label, facts)) in labels.iter().zip(facts).enumerate() {
             let (address, serial) = (facts.address.clone(), label.drive().serial.clone());
-            if label.pool != pool {
-                let (found, expected) = (label.pool, pool);
-                return Err(Error::ForeignDrive { address, serial, found, expected });
-            }
             if !is_one_history(label, newest) {
                 return Err(two_histories(&serial).into());
             }
-            let Some(entry) = newest.drives.get(label.index.as_usize()).filter(|entry| {
+            let takes_part = newest.drives.get(label.index.as_usize()).is_some_and(|entry| {
                 entry.uuid == label.drive().uuid && entry.state != DriveState::Absent
-            }) else {
+            });
+            if !takes_part {
                 return Err(stale(address, label, newest));
-            };
-            debug_assert_eq!(entry.uuid, label.drive().uuid);
+            }
             let place = &mut order[label.index.as_usize()];
             if place.is_some() {
                 return Err(Error::DuplicateDrive { address, serial });

@@ -32,6 +32,10 @@ pub(crate) struct DriveLabels {
 }
 
 /// Reads the labels of the drive at `index`.
+///
+/// # Errors
+/// [`Error::Io`] when there may well be a label, and it could not be read; whatever is wrong with it
+/// otherwise.
 pub(crate) fn read_labels(drives: &mut dyn Drives, index: usize) -> Result<DriveLabels, Error> {
     let facts = drives.facts()[index].clone();
     let drive = DriveIndex(index as u16);
@@ -46,6 +50,7 @@ pub(crate) fn read_labels(drives: &mut dyn Drives, index: usize) -> Result<Drive
     drop(batch);
     let mut sound: Option<Label> = None;
     let mut wrong: Vec<(u64, Result<FormatError, String>)> = Vec::new();
+    let mut unread = None;
     for ((offset, block), status) in offsets.iter().zip(&blocks).zip(statuses) {
         match status.map_err(|e| e.to_string()).map(|()| Label::decode(block, *offset)) {
             Ok(Ok(label)) if sound.as_ref().is_none_or(|s| label.epoch >= s.epoch) => {
@@ -55,8 +60,18 @@ pub(crate) fn read_labels(drives: &mut dyn Drives, index: usize) -> Result<Drive
             Ok(Err(error)) => wrong.push((*offset, Ok(error))),
             Err(error) => wrong.push((*offset, Err(error))),
         }
+        if let Err(error) = status
+            && !error.is_damage()
+        {
+            unread.get_or_insert((*offset, error));
+        }
     }
-    let Some(label) = sound else { return Err(no_label(&facts, wrong)) };
+    let Some(label) = sound else {
+        return Err(match unread {
+            Some((offset, error)) => metadata::read_error(drives, drive, offset, error),
+            None => no_label(&facts, wrong),
+        });
+    };
     if facts.capacity_bytes < label.drive().capacity_bytes {
         return Err(Error::ShortDrive {
             address: facts.address,

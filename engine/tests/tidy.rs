@@ -14,6 +14,7 @@ const LAYERS: &[&[&str]] = &[
     &["error"],
     &["name", "address", "facts", "lock", "notice", "planted"],
     &["format", "extent", "placement"],
+    &["health", "membership"],
     &["drives"],
     &["commit", "metadata", "recover", "state"],
     &["memory"],

@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use uuid::Uuid;
 
 use super::{
-    Catalogue, CatalogueEntry, ChunkRecord, DriveEntry, Features, FormatError, Label, Layout,
-    Manifest, MetaExtent, Root, SegmentRef, SegmentTable, Shard, hash128,
+    Catalogue, CatalogueEntry, ChunkRecord, DriveEntry, DriveState, Features, FormatError, Label,
+    Layout, Manifest, MetaExtent, Root, SegmentRef, SegmentTable, Shard, hash128,
 };
-use crate::units::{DriveIndex, Generation, Location};
+use crate::units::{Copies, DriveIndex, Generation, Location};
 
 pub(super) const MIB: u64 = 1 << 20;
 

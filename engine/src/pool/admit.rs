@@ -8,18 +8,19 @@
 use crate::address::DriveAddress;
 use crate::device::kernel::OpenMode;
 use crate::device::safety::{self, Findings};
-use crate::device::{self, DriveFacts};
+use crate::device::{self, Device, DriveFacts};
 use crate::direct::DirectDrives;
 use crate::drives::Drives as _;
 use crate::error::Error;
 use crate::format::{DriveState, Label};
 use crate::lock::{PoolLock, Sharing};
 use crate::membership::Membership;
+use crate::memory::HugePages;
 use crate::pool::format::{Content, Survey, erase, label_serial, read_content};
 use crate::pool::open::{
     Identified, identify, in_order, metadata_pages, open_usable, write_labels,
 };
-use crate::pool::{Notice, PoolMode, PoolOptions, new_id};
+use crate::pool::{PoolMode, PoolOptions, new_id};
 use crate::recover;
 use crate::units::DriveIndex;
 
@@ -54,16 +55,38 @@ pub fn admit(
     if let DriveAddress::Path(path) = replacement {
         in_use = safety::inspect(path)?;
     }
-    let mut notices: Vec<Notice> = Vec::new();
-    let mut devices = open_usable(&options, &mut notices)?;
-    devices.push(device::open(replacement, OpenMode::ReadWrite, options.queue_depth)?);
-    let pages = metadata_pages(&devices);
-    let newcomer = devices.pop();
+    let devices = open_usable(&options, &mut Vec::new())?;
+    let newcomer = device::open(replacement, OpenMode::ReadWrite, options.queue_depth)?;
+    admit_checked(devices, newcomer, in_use, force)
+}
+
+/// The same with devices that are open already, under the same rules apart from what only the kernel
+/// knows of them.
+///
+/// # Errors
+/// As [`admit`].
+pub fn admit_on(
+    devices: Vec<Box<dyn Device>>,
+    newcomer: Box<dyn Device>,
+    force: bool,
+) -> Result<Admission, Error> {
+    admit_checked(devices, newcomer, Findings::default(), force)
+}
+
+fn admit_checked(
+    devices: Vec<Box<dyn Device>>,
+    newcomer: Box<dyn Device>,
+    in_use: Findings,
+    force: bool,
+) -> Result<Admission, Error> {
+    let mut alone = vec![newcomer];
+    let pages = [metadata_pages(&devices), metadata_pages(&alone)];
+    let pages = if pages.contains(&HugePages::Required) { HugePages::Required } else { pages[0] };
     let mut given = DirectDrives::new(devices, pages)?;
-    let Identified { membership, .. } = identify(&mut given, true, &mut notices)?;
+    let Identified { membership, .. } = identify(&mut given, true, &mut Vec::new())?;
     let _lock = PoolLock::take(membership.label.pool, Sharing::Exclusive)?;
 
-    let mut alone = DirectDrives::new(newcomer.into_iter().collect(), pages)?;
+    let mut alone = DirectDrives::new(std::mem::take(&mut alone), pages)?;
     let facts = alone.facts()[0].clone();
     let content = read_content(&mut alone, 0)?;
     let own_label = match content {

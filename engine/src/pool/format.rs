@@ -123,6 +123,19 @@ pub struct FormatOptions {
     pub force: bool,
 }
 
+impl FormatOptions {
+    /// Defaults for these drives.
+    pub fn new(drives: Vec<DriveAddress>) -> FormatOptions {
+        FormatOptions {
+            drives,
+            chunk_bytes: None,
+            redundancy: Redundancy::None,
+            create_bytes: None,
+            force: false,
+        }
+    }
+}
+
 /// What was made.
 #[derive(Clone, Debug)]
 pub struct FormatReport {

@@ -30,7 +30,7 @@ use crate::state::Committed;
 use crate::units::Generation;
 
 pub use crate::notice::Notice;
-pub use admit::{Admission, admit};
+pub use admit::{Admission, admit, admit_on};
 pub use format::{Content, FormatOptions, FormatReport, Survey, format, format_on, survey};
 pub use info::{CheckpointInfo, DriveInfo, PoolInfo, SegmentInfo};
 pub use options::{DEFAULT_QUEUE_DEPTH, PoolMode, PoolOptions};

@@ -128,7 +128,7 @@ pub(crate) struct Identified {
 }
 
 /// Reads the labels, and says which of the drives belongs where in the pool's drive table. With
-/// `tolerant`, a drive whose labels cannot be read counts as missing.
+/// `tolerant`, a drive that does not let its labels be read counts as missing.
 pub(crate) fn identify(
     drives: &mut dyn Drives,
     tolerant: bool,
@@ -141,7 +141,7 @@ pub(crate) fn identify(
     for (given, facts) in facts.iter().enumerate() {
         match recover::read_labels(drives, given) {
             Ok(labels) => read.push((given, labels)),
-            Err(error @ Error::Damaged(_)) if tolerant => {
+            Err(error @ Error::Io { .. }) if tolerant => {
                 let (address, why) = (facts.address.clone(), error.to_string());
                 notices.push(Notice::Unreachable { address, why });
                 first_error.get_or_insert(error);
