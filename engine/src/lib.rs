@@ -12,6 +12,8 @@ pub mod error;
 pub mod extent;
 mod facts;
 pub mod format;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod health;
 mod idle;
 pub mod limits;

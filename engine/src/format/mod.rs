@@ -21,7 +21,7 @@ pub mod manifest;
 pub mod root;
 pub mod segment;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use catalogue::{Catalogue, CatalogueEntry};
 pub use label::{DriveEntry, DriveState, Features, Label, MAX_SERIAL_BYTES, Redundancy};

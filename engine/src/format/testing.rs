@@ -129,7 +129,7 @@ pub(super) fn any_name() -> impl Strategy<Value = String> {
     "\\PC{1,32}"
 }
 
-pub(super) fn any_label() -> impl Strategy<Value = Label> {
+pub(crate) fn any_label() -> impl Strategy<Value = Label> {
     let state = prop_oneof![
         Just(DriveState::Member),
         Just(DriveState::Absent),
@@ -167,7 +167,7 @@ pub(super) fn any_label() -> impl Strategy<Value = Label> {
     )
 }
 
-pub(super) fn any_root() -> impl Strategy<Value = Root> {
+pub(crate) fn any_root() -> impl Strategy<Value = Root> {
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>());
     (any_uuid(), numbers, any::<[u8; 16]>(), any_extent()).prop_map(
         |(pool, (generation, epoch, committed_unix_ns), parent, catalogue)| Root {
@@ -181,7 +181,7 @@ pub(super) fn any_root() -> impl Strategy<Value = Root> {
     )
 }
 
-pub(super) fn any_catalogue() -> impl Strategy<Value = Catalogue> {
+pub(crate) fn any_catalogue() -> impl Strategy<Value = Catalogue> {
     let entry = (
         (any_uuid(), any_name(), any::<u64>(), any::<u64>()),
         (1..=65_536_u32, any::<u64>(), any::<u64>(), any_extent()),
@@ -208,7 +208,7 @@ pub(super) fn any_catalogue() -> impl Strategy<Value = Catalogue> {
     })
 }
 
-pub(super) fn any_manifest() -> impl Strategy<Value = Manifest> {
+pub(crate) fn any_manifest() -> impl Strategy<Value = Manifest> {
     let segment = (0..=1_u64 << 50, any_extent())
         .prop_map(|(length_bytes, table)| SegmentRef { length_bytes, table });
     (any_uuid(), any_uuid(), any_name(), any::<u64>(), vec(segment, 1..150)).prop_map(
@@ -222,7 +222,7 @@ pub(super) fn any_manifest() -> impl Strategy<Value = Manifest> {
     )
 }
 
-pub(super) fn any_table() -> impl Strategy<Value = SegmentTable> {
+pub(crate) fn any_table() -> impl Strategy<Value = SegmentTable> {
     let chunk = (any::<u64>(), any::<u16>(), 0..1_u64 << 48).prop_map(|(crc64, drive, slot)| {
         ChunkRecord { crc64, copies: Copies::one(Location { drive: DriveIndex(drive), slot }) }
     });
