@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use stanchion_engine::memory::HugePages;
 
-use crate::{bench, drives, format, list, restore, rm, save, show, verify, version};
+use crate::{bench, drives, format, list, plan, restore, rm, save, show, verify, version};
 
 const ABOUT: &str = "\
 Saves deep-learning checkpoints to whole drives, and brings them back.
@@ -68,6 +68,8 @@ pub enum Command {
     Rm(With<rm::RmArgs>),
     /// Measure how fast a pool saves or restores
     Bench(With<bench::BenchArgs>),
+    /// Work out what checkpoints of a training job will cost
+    Plan(With<plan::PlanArgs>),
     /// Show the versions of the program and of its format
     Version(With<version::VersionArgs>),
 }

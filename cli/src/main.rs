@@ -13,6 +13,7 @@ mod list;
 mod log;
 mod output;
 mod pipeline;
+mod plan;
 mod progress;
 mod restore;
 mod rm;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Verify(with) => &with.common,
         Command::Rm(with) => &with.common,
         Command::Bench(with) => &with.common,
+        Command::Plan(with) => &with.common,
         Command::Version(with) => &with.common,
     };
     let common = cli.common.clone().and_then(later);
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
             Command::Verify(with) => verify::run(&with.own, &common, output),
             Command::Rm(with) => rm::run(&with.own, &common, output),
             Command::Bench(with) => bench::run(&with.own, &common, output, &interrupt),
+            Command::Plan(with) => plan::run(&with.own, output),
             Command::Version(with) => version::run(&with.own, output),
         });
     match result {
