@@ -9,6 +9,7 @@ mod drives;
 mod exit;
 mod format;
 mod interrupt;
+mod ladder;
 mod list;
 mod log;
 mod output;

@@ -74,7 +74,11 @@ pub struct PlanArgs {
     mirror: bool,
 }
 
-fn positive(text: &str) -> Result<f64, String> {
+/// A number above 0.
+///
+/// # Errors
+/// When it is none.
+pub fn positive(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
     number.ok_or_else(|| format!("{text:?} is no number above 0"))
 }
