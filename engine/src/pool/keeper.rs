@@ -120,7 +120,10 @@ impl Keeper {
     fn commit(&mut self, ready: &[u64]) {
         let shared = Arc::clone(&self.shared);
         let sums = |open, participant| shared.checksums_of(open, participant);
-        let planned = self.shared.state().plan_commit(ready, &sums, unix_ns());
+        let planned = self
+            .shared
+            .check_ownership()
+            .and_then(|()| self.shared.state().plan_commit(ready, &sums, unix_ns()));
         let outcome = match planned.and_then(|planned| self.make_durable(planned)) {
             Ok(generation) => Outcome { result: 0, detail: 0, aux: generation.0 },
             Err(error) => {
@@ -151,12 +154,14 @@ impl Keeper {
     /// Makes the next generation without a checkpoint.
     pub(crate) fn remove(&mut self, name: &CheckpointName) -> Result<Generation, Error> {
         self.shared.refuse_while_read(name)?;
+        self.shared.check_ownership()?;
         let planned = self.shared.state().plan_remove(name, unix_ns())?;
         self.make_durable(planned)
     }
 
     /// Makes the next generation with nothing new, so that what the one before removed is free.
     pub(crate) fn reclaim(&mut self) -> Result<Generation, Error> {
+        self.shared.check_ownership()?;
         let planned = self.shared.state().plan_empty(None, unix_ns())?;
         self.make_durable(planned)
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::address::DriveAddress;
 use crate::device::kernel::OpenMode;
+use crate::device::patient::Patient;
 use crate::device::{self, Device};
 use crate::direct::DirectDrives;
 use crate::drives::{DriveCommand, Drives};
@@ -32,6 +33,7 @@ pub(super) fn open(options: &PoolOptions) -> Result<Pool, Error> {
 /// Opens the pool on devices that are open already.
 pub(super) fn open_on(devices: Vec<Box<dyn Device>>, options: &PoolOptions) -> Result<Pool, Error> {
     let writable = options.mode == PoolMode::ReadWrite;
+    let devices: Vec<_> = devices.into_iter().map(Patient::over).collect();
     let pages = metadata_pages(&devices);
     let mut given = DirectDrives::new(devices, pages)?;
     let (labels, order) = identify(&mut given)?;

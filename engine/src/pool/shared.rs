@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crossbeam::channel::Sender;
 
 use crate::device::DriveFacts;
+use crate::device::health::Condition;
 use crate::error::Error;
 use crate::memory::HugePages;
 use crate::name::CheckpointName;
@@ -139,6 +140,34 @@ impl Shared {
 
     fn reading_map(&self) -> MutexGuard<'_, HashMap<CheckpointName, usize>> {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether every drive takes a new checkpoint.
+    pub(crate) fn check_drives(&self) -> Result<(), Error> {
+        self.check_ownership()?;
+        for (facts, condition) in self.facts.iter().zip(self.fabric.health.conditions()) {
+            let (why, source) = match condition {
+                Condition::Sound | Condition::Foreign(_) => continue,
+                Condition::ReadOnly(source) => ("takes no new data", source),
+                Condition::Stopped(source) => ("is lost", source),
+            };
+            let (serial, address) = (facts.serial.clone(), facts.address.clone());
+            return Err(Error::DriveUnfit { serial, address, why, source });
+        }
+        Ok(())
+    }
+
+    /// Poisons the pool when a drive of it belongs to another host.
+    pub(crate) fn check_ownership(&self) -> Result<(), Error> {
+        for (facts, condition) in self.facts.iter().zip(self.fabric.health.conditions()) {
+            if let Condition::Foreign(status) = condition {
+                let (serial, address) = (&facts.serial, &facts.address);
+                let detail =
+                    format!("drive {serial} ({address}) is reserved by another host ({status})");
+                self.state().poison("reservation", detail);
+            }
+        }
+        self.state().check_poison()
     }
 
     pub(crate) fn require_writable(&self) -> Result<(), Error> {

@@ -11,6 +11,7 @@ use crossbeam::queue::ArrayQueue;
 use crossbeam::sync::Unparker;
 
 use crate::checksum::ChecksumQueue;
+use crate::device::health::Health;
 use crate::device::queue::DriveRequest;
 use crate::error::IoError;
 use crate::format::Layout;
@@ -98,6 +99,8 @@ pub(crate) struct Fabric {
     /// By drive.
     pub(crate) routes: Vec<Route>,
     pub(crate) layout: Layout,
+    /// What the drives have turned out to be.
+    pub(crate) health: Arc<Health>,
 }
 
 impl Fabric {

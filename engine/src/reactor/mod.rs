@@ -24,6 +24,7 @@ use crossbeam::sync::{Parker, Unparker};
 use crate::checksum::{ChecksumJob, chunk_is_sound};
 use crate::device::Operation as DriveOperation;
 use crate::device::queue::{DriveQueue, DriveRequest};
+use crate::device::status;
 use crate::error::IoError;
 use crate::idle::{Idle, Pause};
 use crate::limits::BLOCK_BYTES;
@@ -284,6 +285,15 @@ impl Reactor {
             }
             (_, Ok(())) => segment.set_written(chunk),
             (kind, Err(error)) => {
+                let command = match kind {
+                    Kind::Read => DriveOperation::Read,
+                    _ => DriveOperation::Write,
+                };
+                // The queue has tried again what may be. What is left of it concerns this chunk
+                // only if it is `Action::Move`: another place may hold what this one does not.
+                let action = status::action(command, error).when_retries_end(command);
+                let drive = segment.location(chunk).drive.0;
+                tracing::debug!(drive, chunk, %error, ?action, "a chunk failed");
                 if kind == Kind::Write {
                     segment.set_empty(chunk);
                 }
