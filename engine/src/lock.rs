@@ -19,7 +19,10 @@ pub(crate) struct PoolLock(#[expect(dead_code, reason = "held, not used")] LockF
 /// The held lock of a drive that SPDK drives; dropping it lets go.
 #[cfg(feature = "spdk")]
 #[derive(Debug)]
-pub(crate) struct DriveLock(#[expect(dead_code, reason = "held, not used")] LockFile);
+pub(crate) struct DriveLock {
+    path: PathBuf,
+    _file: LockFile,
+}
 
 #[derive(Debug)]
 struct LockFile {
@@ -50,7 +53,14 @@ impl DriveLock {
         // An NQN may hold what a file name may not.
         let hash = xxhash_rust::xxh3::xxh3_128(address.as_bytes());
         let name = format!("stanchion-drive-{hash:032x}.lock");
-        LockFile::take(&name, &format!("drive {address}"), sharing).map(DriveLock)
+        let file = LockFile::take(&name, &format!("drive {address}"), sharing)?;
+        Ok(DriveLock { path: lock_directory().join(name), _file: file })
+    }
+
+    /// A file beside the lock's, for what is to be known of the drive until the next restart. Only
+    /// the lock's owner writes it.
+    pub(crate) fn beside(&self, extension: &str) -> PathBuf {
+        self.path.with_extension(extension)
     }
 }
 

@@ -4,9 +4,13 @@
 // Each test binary uses its part of this.
 #![allow(dead_code)]
 
+#[allow(unsafe_code)]
+pub mod device_rig;
 #[cfg(feature = "spdk")]
 #[allow(unsafe_code)]
 pub mod target;
+
+use stanchion_engine as engine;
 
 use std::time::Duration;
 
