@@ -180,6 +180,25 @@ impl Controller {
     /// Keeps the connection alive and completes administrative commands. Never waits. Says whether
     /// the controller still works.
     pub(super) fn tend(&self) -> bool {
+        self.tend_with(|_| true)
+    }
+
+    /// The same, and whether the namespace is still what it was: it may have been taken away, or
+    /// another one put in its place.
+    pub(super) fn tend_namespace(&self, opened: &Namespace) -> bool {
+        self.tend_with(|pointer| {
+            // SAFETY: a connected controller, under its lock.
+            let found = unsafe { namespace(pointer, opened.facts.id) };
+            found.is_some_and(|found| {
+                found.pointer == opened.pointer
+                    && found.facts.sector_bytes == opened.facts.sector_bytes
+                    && found.facts.metadata_bytes == opened.facts.metadata_bytes
+                    && found.facts.sector_count >= opened.facts.sector_count
+            })
+        })
+    }
+
+    fn tend_with(&self, check: impl FnOnce(NonNull<stn_spdk_controller>) -> bool) -> bool {
         let pointer = match self.shared.pointer.try_lock() {
             Ok(pointer) => pointer,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -193,7 +212,7 @@ impl Controller {
         if failed {
             self.shared.failed.store(true, Ordering::Release);
         }
-        !self.shared.failed.load(Ordering::Acquire)
+        !self.shared.failed.load(Ordering::Acquire) && check(pointer.0)
     }
 
     /// Makes a queue pair with room for so many requests.
@@ -338,26 +357,6 @@ impl QueuePair {
         unsafe {
             spdk_sys::stn_spdk_remove_injected_error(controller.0.as_ptr(), self.as_ptr(), opcode);
         }
-    }
-
-    /// As [`QueuePair::inject`], for commands to the controller itself.
-    pub(super) fn inject_admin(&self, opcode: u8, hold: Duration, count: u32) {
-        let hold_us = hold.as_micros() as u64;
-        let controller = self.controller.lock();
-        // SAFETY: a connected controller, under its lock; no queue pair is the admin queue.
-        let result = unsafe {
-            spdk_sys::stn_spdk_inject_error(
-                controller.0.as_ptr(),
-                std::ptr::null_mut(),
-                opcode,
-                true,
-                hold_us,
-                count,
-                3,
-                0x70,
-            )
-        };
-        assert_eq!(result, 0, "a fault cannot be injected");
     }
 }
 

@@ -33,21 +33,12 @@ pub enum Fault {
         /// How many.
         count: u32,
     },
-    /// The next keep-alives are kept from the controller for so long.
-    ParkKeepAlive {
-        /// How long.
-        hold: Duration,
-    },
     /// Faults of this kind of command end.
     Heal {
         /// Which commands.
         operation: Operation,
     },
 }
-
-const KEEP_ALIVE_OPCODE: u8 = 0x18;
-/// More commands than a test sends.
-const MANY: u32 = 1 << 20;
 
 /// Sets faults on one open device, from any thread.
 #[derive(Clone, Debug, Default)]
@@ -93,7 +84,6 @@ impl Injector {
                     // What ends by itself ends as a path error does.
                     queue.inject(opcode(operation), Some(hold), count, 3, 0x70);
                 }
-                Fault::ParkKeepAlive { hold } => queue.inject_admin(KEEP_ALIVE_OPCODE, hold, MANY),
                 Fault::Heal { operation } => queue.remove_injected(opcode(operation)),
             }
         }

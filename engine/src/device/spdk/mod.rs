@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use spdk_sys::{stn_spdk_controller_facts, stn_spdk_namespace, stn_spdk_namespace_facts};
+use spdk_sys::{stn_spdk_controller_facts, stn_spdk_namespace_facts};
 
 use super::kernel::{MAX_QUEUE_DEPTH, OpenMode, Regions, check};
 use super::{Command, Completion, Device, DriveFacts, Operation, SPDK, SubmitError};
@@ -41,7 +41,7 @@ use crate::limits::BLOCK_BYTES;
 use crate::lock::{DriveLock, Sharing};
 use crate::memory::Region;
 use crate::units::round_down;
-use controller::{Controller, QueuePair, text};
+use controller::{Controller, Namespace, QueuePair, text};
 use registration::Registration;
 use slots::Slots;
 use split::Split;
@@ -58,14 +58,18 @@ const MAX_REQUESTS: u64 = 16 << 10;
 /// What SPDK gives a queue pair by itself.
 const MIN_REQUESTS: u64 = 512;
 
-/// Requests that SPDK freed without completing them, or that a drive could not be kept from, over all
-/// drives that this process has closed or lost. Their memory is kept for ever.
+/// See [`unaccounted_requests`].
 static UNACCOUNTED: AtomicU64 = AtomicU64::new(0);
 
 /// Requests that SPDK took and never completed, over all drives that this process has closed or
 /// lost. Anything but 0 is a fault of the driver: what they named is kept and never used again.
 pub fn unaccounted_requests() -> u64 {
     UNACCOUNTED.load(Ordering::Acquire)
+}
+
+/// Regions of memory that are registered with SPDK now: 0 when every device and session is closed.
+pub fn registered_regions() -> usize {
+    registration::count()
 }
 
 /// As [`super::open`], with a way to make the device's commands fail.
@@ -151,8 +155,7 @@ fn open_device(
     );
     Ok(SpdkDevice {
         queue: Some(queue),
-        namespace: found.pointer.as_ptr(),
-        sector_bytes: found.facts.sector_bytes,
+        namespace: found,
         slots: Slots::new(facts.queue_depth, pieces as usize),
         stalled: VecDeque::with_capacity(facts.queue_depth as usize),
         regions: Regions::new(),
@@ -259,9 +262,8 @@ fn timeout(variable: Option<&str>) -> Result<Duration, Error> {
 struct SpdkDevice {
     /// None once the drive is lost.
     queue: Option<QueuePair>,
-    /// Valid as long as `queue` is there.
-    namespace: *mut stn_spdk_namespace,
-    sector_bytes: u32,
+    /// Its pointer is valid as long as `queue` is there.
+    namespace: Namespace,
     slots: Arc<Slots>,
     /// Slots of which SPDK did not take every piece yet.
     stalled: VecDeque<u32>,
@@ -298,6 +300,7 @@ impl SpdkDevice {
     fn send(&mut self, slot: u32) -> Sent {
         let Some(queue) = &self.queue else { return Sent::Failed(IoError::Removed) };
         let command = self.slots.command(slot);
+        let sector_bytes = self.namespace.facts.sector_bytes;
         while self.slots.has_more_to_send(slot) {
             let sent = self.slots.sent_bytes(slot);
             let offset = command.offset_bytes + u64::from(sent);
@@ -307,10 +310,10 @@ impl SpdkDevice {
                 return Sent::Failed(IoError::Os(libc::EINVAL));
             };
             let memory = command.memory.address.as_ptr().wrapping_add(sent as usize).cast();
-            let lba = offset / u64::from(self.sector_bytes);
-            let count = length / self.sector_bytes;
+            let lba = offset / u64::from(sector_bytes);
+            let count = length / sector_bytes;
             let fua = spdk_sys::STN_SPDK_FLAG_FUA;
-            let (queue, namespace) = (queue.as_ptr(), self.namespace);
+            let (queue, namespace) = (queue.as_ptr(), self.namespace.pointer.as_ptr());
             // SAFETY: a live queue pair and its namespace, used by this thread alone; a request of
             // a slot that is not on its way, pinned in `self.slots`. The piece lies within the
             // command's memory, which `submit` found within a registered region and whose owner
@@ -332,7 +335,9 @@ impl SpdkDevice {
             match -result {
                 0 => self.slots.sent(slot, length),
                 libc::ENOMEM => return Sent::Stalled,
-                libc::ENXIO => {
+                // Lost; or the namespace is not there any more, which makes no sense of a command
+                // that was checked.
+                libc::ENXIO | libc::EINVAL => {
                     self.lost = true;
                     return Sent::Failed(IoError::Removed);
                 }
@@ -387,8 +392,9 @@ impl SpdkDevice {
 
     fn tend(&mut self, now: Instant) {
         let Some(queue) = &self.queue else { return };
-        if !queue.controller().tend() || !queue.is_connected() {
-            self.lose("its controller has failed");
+        let is_same = queue.controller().tend_namespace(&self.namespace);
+        if !is_same || !queue.is_connected() {
+            self.lose("its controller has failed, or its namespace is not what it was");
         } else if let Some(oldest) = self.slots.oldest()
             && now.saturating_duration_since(oldest) > self.timeout
         {
@@ -410,6 +416,7 @@ impl SpdkDevice {
         if over_fabric && self.mode == OpenMode::ReadWrite && self.slots.in_flight() > 0 {
             self.raise_fence();
         }
+        self.slots.begin_to_lose();
         if self.slots.outstanding_pieces() > 0 && !queue.fence() {
             // The drive may write to memory, or read it, whenever it likes: it stays what it is.
             tracing::error!(
