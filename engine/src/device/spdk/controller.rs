@@ -24,6 +24,8 @@ use crate::error::Error;
 
 /// How often a connection is tried that a busy target did not answer.
 const CONNECT_ATTEMPTS: u32 = 4;
+/// No further attempt is made after this long.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(15);
 /// A failure after this long means that nobody answered.
 const SILENCE: Duration = Duration::from_secs(1);
 /// A target that has accepted a connection has this long to answer what making it asks.
@@ -101,6 +103,7 @@ impl Controller {
         };
         let mut pointer = std::ptr::null_mut();
         let mut result = 0;
+        let first = Instant::now();
         for _ in 0..CONNECT_ATTEMPTS {
             let started = Instant::now();
             result = watchdog::bounded(CONNECT_LIMIT, watchdog::peer(transport_id), || {
@@ -116,7 +119,7 @@ impl Controller {
             // A target that is there and busy does not answer in the two seconds that SPDK waits; one
             // that is not there refuses at once.
             let busy = pci_function.is_none() && started.elapsed() >= SILENCE;
-            if result == 0 || !busy {
+            if result == 0 || !busy || first.elapsed() >= CONNECT_PATIENCE {
                 break;
             }
             tracing::warn!(drive = transport_id, "the target is slow to answer; trying again");
