@@ -9,6 +9,7 @@ pub mod device_rig;
 #[cfg(feature = "spdk")]
 #[allow(unsafe_code)]
 pub mod faulty;
+pub mod kept;
 #[cfg(feature = "spdk")]
 #[allow(unsafe_code)]
 pub mod target;
