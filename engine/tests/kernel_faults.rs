@@ -27,6 +27,9 @@ const DRIVE_BYTES: u64 = 64 * MIB;
 
 /// Runs a test with each engine. Afterwards no memory of the engine's is mapped.
 fn with_each_engine(test: impl Fn()) {
+    if !common::is_alone() {
+        return;
+    }
     for engine in ["io_uring", "threads"] {
         // SAFETY: no pool is open, so this process has no other thread that looks at it.
         unsafe { std::env::set_var(ENGINE_VARIABLE, engine) };

@@ -44,7 +44,11 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Bench {
+    /// `None`, with a message, where limits would hit other tests.
+    fn new() -> Option<Bench> {
+        if !common::is_alone() {
+            return None;
+        }
         let directory = tempfile::tempdir().unwrap();
         let path = |number| DriveAddress::Path(directory.path().join(format!("drive{number}")));
         let drives: Vec<_> = (0..2).map(path).collect();
@@ -53,7 +57,7 @@ impl Bench {
         kept.save(&pool, 3 * MIB);
         drop(pool);
         let options = PoolOptions { huge_pages: HugePages::Off, ..PoolOptions::new(drives) };
-        Bench { kept, options, _directory: directory }
+        Some(Bench { kept, options, _directory: directory })
     }
 
     /// Everything that takes something: a pool, sessions, a descriptor, buffers, a save, a restore.
@@ -105,7 +109,7 @@ impl Bench {
 
 #[test]
 fn descriptors() {
-    let bench = Bench::new();
+    let Some(bench) = Bench::new() else { return };
     bench.use_everything().unwrap();
     let (_, open, _) = in_use();
     let failures = bench.until_it_succeeds(
@@ -118,7 +122,7 @@ fn descriptors() {
 
 #[test]
 fn address_space() {
-    let bench = Bench::new();
+    let Some(bench) = Bench::new() else { return };
     // What the allocator and the threads' stacks have taken once, they find again.
     bench.use_everything().unwrap();
     let (used, ..) = in_use();
@@ -134,7 +138,7 @@ fn address_space() {
 #[test]
 fn locked_memory() {
     // io_uring then maps each command's memory by itself, which is told and works.
-    let bench = Bench::new();
+    let Some(bench) = Bench::new() else { return };
     limit(libc::RLIMIT_MEMLOCK, 0);
     bench.use_everything().unwrap();
     bench.kept.check();

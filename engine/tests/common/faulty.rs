@@ -70,6 +70,9 @@ impl Bench {
     }
 
     fn on(drives: usize, directory: Directory) -> Option<Bench> {
+        if !super::is_alone() {
+            return None;
+        }
         let (count, size) = (drives.to_string(), format!("{DRIVE_MIB}M"));
         let backing = format!("aio:{}", directory.path.path().display());
         let options = ["--drives", &count, "--size", &size, "--backing", &backing];

@@ -128,6 +128,16 @@ impl BackEnd {
     }
 }
 
+/// Whether this process runs one test only, as under cargo-nextest: what a test changes of its
+/// process (limits, environment) would disturb others. Says so where it does not.
+pub fn is_alone() -> bool {
+    let alone = std::env::var_os("NEXTEST").is_some();
+    if !alone {
+        eprintln!("skipped: it needs a process of its own; run by cargo-nextest");
+    }
+    alone
+}
+
 /// Bytes that differ everywhere, from a seed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pattern {
