@@ -271,10 +271,23 @@ pub enum Error {
     /// Bytes on a drive are not what was written there.
     #[error("{0}")]
     Damaged(Box<Damage>),
-    /// A flush or a root write failed: what is durable is unknown until the pool is opened again.
+    /// A drive of the open pool turned out not to take new checkpoints.
+    #[error("drive {serial} ({address}) {why}: {source}; mend that, then open the pool again")]
+    DriveUnfit {
+        /// The drive's serial.
+        serial: String,
+        /// The drive's address.
+        address: String,
+        /// "takes no new data" or "is lost".
+        why: &'static str,
+        /// The status that told.
+        source: IoError,
+    },
+    /// A flush or a root write failed, or another host reserved a drive: what is durable is unknown
+    /// until the pool is opened again.
     #[error("pool refuses writes after a failed {what}: {detail}; open it again")]
     Poisoned {
-        /// "flush" or "root write".
+        /// "flush", "root write" or "reservation".
         what: &'static str,
         /// The failure.
         detail: String,
@@ -364,6 +377,7 @@ impl Error {
             | Error::TooMany { .. }
             | Error::NoSpace { .. }
             | Error::NoMetadataSpace
+            | Error::DriveUnfit { .. }
             | Error::Poisoned { .. }
             | Error::NotCommitted { .. }
             | Error::Closed(_) => ErrorKind::Failed,

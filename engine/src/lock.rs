@@ -3,9 +3,16 @@
 //!
 //! The kernel drops the lock when its holder ends, however it ends. The file's text says who holds
 //! it, for messages only.
+//!
+//! - An owner removes the file when it closes, while it holds the lock. Somebody may have opened the
+//!   file before and lock it afterwards, when another one has its name: so a lock counts only if the
+//!   file has its name once the lock is held, and until then it is tried anew.
+//! - The file of readers, and of a process that was killed, stays until the next owner closes: a
+//!   reader that tried whether it is the last one would be in the way of the next.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use uuid::Uuid;
@@ -19,12 +26,22 @@ pub(crate) struct PoolLock(#[expect(dead_code, reason = "held, not used")] LockF
 /// The held lock of a drive that SPDK drives; dropping it lets go.
 #[cfg(feature = "spdk")]
 #[derive(Debug)]
-pub(crate) struct DriveLock(#[expect(dead_code, reason = "held, not used")] LockFile);
+pub(crate) struct DriveLock {
+    path: PathBuf,
+    _file: LockFile,
+}
 
 #[derive(Debug)]
 struct LockFile {
     file: File,
+    path: PathBuf,
+    /// Holds it alone.
+    is_owner: bool,
 }
+
+/// How often a lock file may be removed under us before that is an error: others came and went as
+/// often in between.
+const ATTEMPTS: u32 = 100;
 
 /// What it is locked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,12 +67,23 @@ impl DriveLock {
         // An NQN may hold what a file name may not.
         let hash = xxhash_rust::xxh3::xxh3_128(address.as_bytes());
         let name = format!("stanchion-drive-{hash:032x}.lock");
-        LockFile::take(&name, &format!("drive {address}"), sharing).map(DriveLock)
+        let file = LockFile::take(&name, &format!("drive {address}"), sharing)?;
+        Ok(DriveLock { path: lock_directory().join(name), _file: file })
+    }
+
+    /// A file beside the lock's, for what is to be known of the drive until the next restart. Only
+    /// the lock's owner writes it.
+    pub(crate) fn beside(&self, extension: &str) -> PathBuf {
+        self.path.with_extension(extension)
     }
 }
 
 impl Drop for LockFile {
     fn drop(&mut self) {
+        if self.is_owner && self.has_its_name() {
+            // What cannot be removed stays, as after a kill.
+            let _ = std::fs::remove_file(&self.path);
+        }
         // A process that was forked from this one, and does not end, has the open file too: closing
         // it here would leave the pool locked. If this fails, it is as if that were all that we did.
         let _ = self.file.unlock();
@@ -66,34 +94,59 @@ impl LockFile {
     fn take(name: &str, what: &str, sharing: Sharing) -> Result<LockFile, Error> {
         let path = lock_directory().join(name);
         let os = |doing: &str, e| Error::os(format!("{doing} the lock file {}", path.display()), e);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(|e| os("opening", e))?;
-        let taken = match sharing {
-            Sharing::Shared => file.try_lock_shared(),
-            Sharing::Exclusive => file.try_lock(),
-        };
-        match taken {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut owner = String::new();
-                // Only for the message: what cannot be read is left out.
-                let _ = file.take(256).read_to_string(&mut owner);
-                let owner = if owner.is_empty() { "another process".into() } else { owner };
-                return Err(Error::Busy { what: what.into(), owner });
+        for _ in 0..ATTEMPTS {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path)
+                .map_err(|e| os("opening", e))?;
+            let taken = match sharing {
+                Sharing::Shared => file.try_lock_shared(),
+                Sharing::Exclusive => file.try_lock(),
+            };
+            let is_owner = sharing == Sharing::Exclusive && taken.is_ok();
+            let lock = LockFile { file, path: path.clone(), is_owner };
+            let is_current = lock.has_its_name();
+            match taken {
+                Ok(()) if is_current => return Ok(lock.signed()),
+                Err(TryLockError::WouldBlock) if is_current => {
+                    let (what, owner) = (what.into(), lock.into_owner());
+                    return Err(Error::Busy { what, owner });
+                }
+                Err(TryLockError::Error(e)) => return Err(os("locking", e)),
+                // It was removed while we came: by whoever had it, and is going.
+                Ok(()) | Err(TryLockError::WouldBlock) => {}
             }
-            Err(TryLockError::Error(e)) => return Err(os("locking", e)),
         }
-        // Only for messages of others: the lock holds without it.
+        Err(os("locking", std::io::Error::other("it is removed again and again")))
+    }
+
+    /// Whether the file that we have open is the one with its name.
+    fn has_its_name(&self) -> bool {
+        match (self.file.metadata(), std::fs::metadata(&self.path)) {
+            (Ok(ours), Ok(named)) => (ours.dev(), ours.ino()) == (named.dev(), named.ino()),
+            _ => false,
+        }
+    }
+
+    /// Says in the file who holds it. Only for messages of others: the lock holds without it.
+    fn signed(mut self) -> LockFile {
+        let file = &mut self.file;
         let _ = file
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| write!(file, "process {} ({})", std::process::id(), command_name()));
-        Ok(LockFile { file })
+        self
+    }
+
+    /// Who holds a file that could not be locked. Nothing of it is let go.
+    fn into_owner(self) -> String {
+        let mut owner = String::new();
+        // Only for the message: what cannot be read is left out.
+        let _ = (&self.file).take(256).read_to_string(&mut owner);
+        if owner.is_empty() { "another process".into() } else { owner }
     }
 }
 
@@ -111,6 +164,8 @@ fn command_name() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
 
     #[test]
@@ -125,5 +180,45 @@ mod tests {
         assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
         drop(owner);
         PoolLock::take(pool, Sharing::Exclusive).unwrap();
+    }
+
+    #[test]
+    fn an_owner_removes_the_file_and_nobody_else() {
+        let pool = Uuid::now_v7();
+        let path = lock_directory().join(format!("stanchion-{pool}.lock"));
+        let reader = PoolLock::take(pool, Sharing::Shared).unwrap();
+        assert!(PoolLock::take(pool, Sharing::Exclusive).is_err());
+        drop(reader);
+        assert!(path.exists());
+        let owner = PoolLock::take(pool, Sharing::Exclusive).unwrap();
+        assert!(PoolLock::take(pool, Sharing::Shared).is_err());
+        assert!(path.exists());
+        drop(owner);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn there_is_one_owner_however_files_come_and_go() {
+        let pool = Uuid::now_v7();
+        let (owners, taken) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while taken.load(Ordering::SeqCst) < 2000 {
+                        match PoolLock::take(pool, Sharing::Exclusive) {
+                            Ok(lock) => {
+                                assert_eq!(owners.fetch_add(1, Ordering::SeqCst), 0, "two owners");
+                                taken.fetch_add(1, Ordering::SeqCst);
+                                std::thread::yield_now();
+                                owners.fetch_sub(1, Ordering::SeqCst);
+                                drop(lock);
+                            }
+                            Err(Error::Busy { .. }) => std::thread::yield_now(),
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                });
+            }
+        });
     }
 }

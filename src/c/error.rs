@@ -87,7 +87,7 @@ fn number_of(error: &Error) -> c_int {
             Some(errno) if errno > 0 => errno,
             _ => libc::EIO,
         },
-        Error::Io { source, .. } => number_of_io(*source),
+        Error::Io { source, .. } | Error::DriveUnfit { source, .. } => number_of_io(*source),
         Error::DriveNotFound { .. } => libc::ENODEV,
         Error::NotFormatted { .. } => STN_E_NOT_FORMATTED,
         Error::NewerFormat { .. } => STN_E_NEWER_FORMAT,

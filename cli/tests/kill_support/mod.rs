@@ -19,6 +19,8 @@
 mod model;
 mod operation;
 mod rig;
+#[allow(unsafe_code)]
+#[path = "../../../engine/tests/common/target.rs"]
 mod target;
 
 use std::time::Duration;

@@ -97,6 +97,10 @@ impl Rig {
 
     /// Over an NVMe-oF target whose drives are files; `None`, with a message, where it cannot run.
     pub fn spdk(drive_bytes: u64) -> Option<Rig> {
+        if !cfg!(feature = "spdk") {
+            eprintln!("skipped: the command was built without SPDK (--features spdk)");
+            return None;
+        }
         let mut rig = Rig::new(drive_bytes);
         // Written out, so that the target's writes never wait for the file system to find space.
         for drive in 0..DRIVES {
@@ -104,8 +108,12 @@ impl Rig {
             file.write_all_at(&vec![0; drive_bytes as usize], 0).unwrap();
             file.sync_all().unwrap();
         }
-        let target = Target::start(DRIVES, drive_bytes, rig.path())?;
-        rig.drives = target.drives.clone();
+        let (count, size) = (DRIVES.to_string(), format!("{}M", drive_bytes / MIB));
+        let backing = format!("aio:{}", rig.path().display());
+        // Its log lies beside the drives, and is kept with them.
+        let options = ["--drives", &count, "--size", &size, "--backing", &backing];
+        let target = Target::start_in(&rig.path().join("target"), &options)?;
+        rig.drives = target.drives.iter().map(ToString::to_string).collect();
         rig.target = Some(target);
         Some(rig)
     }

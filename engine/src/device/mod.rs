@@ -10,16 +10,19 @@
 //! - A completed write is durable only after a later [`Operation::Flush`] that was submitted after
 //!   that completion, or if it was itself a [`Operation::WriteDurable`].
 
+pub(crate) mod health;
 pub mod inventory;
 pub mod kernel;
 pub(crate) mod missing;
 mod open;
+pub(crate) mod patient;
 pub(crate) mod queue;
 pub(crate) mod remote;
 pub mod safety;
 pub mod sim;
 #[cfg(feature = "spdk")]
 pub mod spdk;
+pub(crate) mod status;
 mod sysfs;
 #[cfg(test)]
 mod test_tools;

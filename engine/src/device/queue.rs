@@ -3,6 +3,8 @@
 //! - The slot of a command keeps the command's span until its completion has been taken: memory in
 //!   flight belongs to this queue, whatever becomes of whoever asked.
 //! - The device is dropped before the slots, and a device's `drop` waits for its commands.
+//! - What a failed command tells of its drive is noted, and a drive or pool that may not be written
+//!   any more is not: see [`super::health`].
 //! - Nothing here allocates after construction.
 
 #![allow(unsafe_code)]
@@ -10,9 +12,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::device::health::Health;
+use crate::device::status;
 use crate::device::{Command, Completion, Device, DmaSlice, DriveFacts, Operation, SubmitError};
 use crate::error::{Error, IoError};
 use crate::memory::{Region, Span};
+use crate::units::DriveIndex;
 
 /// A request to a drive, and what to give back with its end.
 #[derive(Debug)]
@@ -33,12 +38,20 @@ pub(crate) struct DriveQueue<T> {
     waiting_limit: usize,
     completions: Vec<Completion>,
     regions: Vec<Arc<Region>>,
+    drive: DriveIndex,
+    health: Arc<Health>,
 }
 
 impl<T> DriveQueue<T> {
-    /// A queue over `device` that lets at most `depth` commands into the drive (never more than it
-    /// takes) and at most `waiting_limit` wait before it.
-    pub(crate) fn new(device: Box<dyn Device>, depth: u32, waiting_limit: usize) -> DriveQueue<T> {
+    /// A queue over `device`, which is the pool's drive `drive`, that lets at most `depth` commands
+    /// into it (never more than it takes) and at most `waiting_limit` wait before it.
+    pub(crate) fn new(
+        device: Box<dyn Device>,
+        depth: u32,
+        waiting_limit: usize,
+        drive: DriveIndex,
+        health: Arc<Health>,
+    ) -> DriveQueue<T> {
         let depth = depth.clamp(1, device.facts().queue_depth.max(1));
         let idle = Completion { tag: 0, status: Ok(()) };
         DriveQueue {
@@ -49,6 +62,8 @@ impl<T> DriveQueue<T> {
             waiting_limit,
             completions: vec![idle; depth as usize],
             regions: Vec::with_capacity(64),
+            drive,
+            health,
         }
     }
 
@@ -101,6 +116,11 @@ impl<T> DriveQueue<T> {
         let mut progress = false;
         while let Some(&slot) = self.free.last() {
             let Some(request) = self.waiting.pop_front() else { break };
+            if let Some(error) = self.health.refusal(self.drive, request.operation) {
+                progress = true;
+                ended(request.reply, Err(error));
+                continue;
+            }
             let command = Command {
                 operation: request.operation,
                 offset_bytes: request.offset_bytes,
@@ -121,20 +141,31 @@ impl<T> DriveQueue<T> {
                 }
                 Err(SubmitError::Failed(error)) => {
                     progress = true;
+                    self.note(request.operation, error);
                     ended(request.reply, Err(error));
                 }
             }
         }
         let count = self.device.poll(&mut self.completions);
-        for completion in &self.completions[..count] {
+        for at in 0..count {
+            let completion = self.completions[at];
             let slot = completion.tag as u32;
             let request = self.slots.get_mut(slot as usize).and_then(Option::take);
             let Some(request) = request else {
                 panic!("drive {}: a completion nobody waits for", self.device.facts().serial)
             };
             self.free.push(slot);
+            if let Err(error) = completion.status {
+                self.note(request.operation, error);
+            }
             ended(request.reply, completion.status);
         }
         progress || count > 0
+    }
+
+    /// Notes what a failed command tells of the drive. Trying again was the device's.
+    fn note(&self, operation: Operation, error: IoError) {
+        let action = status::action(operation, error).when_retries_end(operation);
+        self.health.note(self.drive, action, error);
     }
 }

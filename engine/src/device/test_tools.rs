@@ -1,24 +1,7 @@
-//! What tests of several modules need: loop devices, mounts and a seeded source of numbers.
+//! What tests of several modules need: loop devices and mounts.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// A small seeded generator (SplitMix64), so that a failure can be repeated.
-pub(crate) struct Numbers(pub(crate) u64);
-
-impl Numbers {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
 
 pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::address::DriveAddress;
 use crate::commit::{flush_all, run_all};
 use crate::device::kernel::{self, OpenMode};
+use crate::device::patient::Patient;
 use crate::device::safety::{self, Findings, PROBE_BYTES, content_signature};
 use crate::device::{Device, DriveFacts};
 use crate::direct::DirectDrives;
@@ -311,6 +312,7 @@ pub fn format_on(
     if devices.is_empty() {
         return Err(Error::Usage("no drive was named; give --drive for each drive".into()));
     }
+    let devices: Vec<_> = devices.into_iter().map(Patient::over).collect();
     let pages = metadata_pages(&devices);
     let mut drives = DirectDrives::new(devices, pages)?;
     let facts = drives.facts().to_vec();

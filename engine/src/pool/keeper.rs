@@ -21,7 +21,7 @@ use crate::pool::open::write_labels;
 use crate::pool::shared::{Shared, unix_ns};
 use crate::reactor::fabric::{Done, KeeperRequest, Reply, Verdict};
 use crate::ring::codes;
-use crate::state::{Planned, Progress};
+use crate::state::{ChunkPlace, Planned, Progress};
 use crate::units::Generation;
 
 /// Work for the keeper's thread.
@@ -110,6 +110,12 @@ impl Keeper {
                     self.give_up(request.checkpoint, Some(request.participant));
                     self.answer(request.reply, Outcome { result: 0, detail: 0, aux: 0 });
                 }
+                Verdict::Move { chunk, second, error } => {
+                    let KeeperRequest { checkpoint, participant, reply, .. } = request;
+                    let place = ChunkPlace { checkpoint, participant, chunk, second };
+                    let to = self.shared.state().relocate(place).ok_or(error);
+                    self.shared.fabric.answer(reply.to, Done::Moved { token: reply.token, to });
+                }
             }
         }
         if !ready.is_empty() {
@@ -134,7 +140,10 @@ impl Keeper {
     fn commit(&mut self, ready: &[u64]) {
         let shared = Arc::clone(&self.shared);
         let sums = |open, participant| shared.checksums_of(open, participant);
-        let planned = self.shared.state().plan_commit(ready, &sums, unix_ns());
+        let planned = self
+            .shared
+            .check_ownership()
+            .and_then(|()| self.shared.state().plan_commit(ready, &sums, unix_ns()));
         let outcome = match planned.and_then(|planned| self.make_durable(planned)) {
             Ok(generation) => Outcome { result: 0, detail: 0, aux: generation.0 },
             Err(error) => {
@@ -165,12 +174,14 @@ impl Keeper {
     /// Makes the next generation without a checkpoint.
     pub(crate) fn remove(&mut self, name: &CheckpointName) -> Result<Generation, Error> {
         self.shared.refuse_while_read(name)?;
+        self.shared.check_ownership()?;
         let planned = self.shared.state().plan_remove(name, unix_ns())?;
         self.make_durable(planned)
     }
 
     /// Makes the next generation with nothing new, so that what the one before removed is free.
     pub(crate) fn reclaim(&mut self) -> Result<Generation, Error> {
+        self.shared.check_ownership()?;
         let planned = self.shared.state().plan_empty(None, unix_ns())?;
         self.make_durable(planned)
     }

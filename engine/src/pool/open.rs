@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::address::DriveAddress;
 use crate::device::kernel::OpenMode;
 use crate::device::missing::MissingDrive;
+use crate::device::patient::Patient;
 use crate::device::{self, Device, DriveFacts};
 use crate::direct::DirectDrives;
 use crate::drives::{DriveCommand, Drives};
@@ -42,6 +43,7 @@ fn open_noting(
     mut notices: Vec<Notice>,
 ) -> Result<Pool, Error> {
     let writable = options.mode == PoolMode::ReadWrite;
+    let devices: Vec<_> = devices.into_iter().map(Patient::over).collect();
     let pages = metadata_pages(&devices);
     let mut given = DirectDrives::new(devices, pages)?;
     let Identified { labels, membership } =

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crossbeam::channel::Sender;
 
 use crate::device::DriveFacts;
+use crate::device::health::Condition;
 use crate::error::Error;
 use crate::memory::HugePages;
 use crate::name::CheckpointName;
@@ -16,6 +17,7 @@ use crate::pool::options::PoolMode;
 use crate::reactor::fabric::Fabric;
 use crate::reactor::segment::Segment;
 use crate::state::State;
+use crate::units::DriveIndex;
 
 /// Shared by the pool, its keeper and its sessions.
 pub(crate) struct Shared {
@@ -139,6 +141,36 @@ impl Shared {
 
     fn reading_map(&self) -> MutexGuard<'_, HashMap<CheckpointName, usize>> {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether every drive that takes part takes a new checkpoint.
+    pub(crate) fn check_drives(&self) -> Result<(), Error> {
+        self.check_ownership()?;
+        let live: Vec<DriveIndex> = self.state().label().live().collect();
+        for drive in live {
+            let facts = &self.facts[drive.as_usize()];
+            let (why, source) = match self.fabric.health.of(drive) {
+                Condition::Sound | Condition::Foreign(_) => continue,
+                Condition::ReadOnly(source) => ("takes no new data", source),
+                Condition::Stopped(source) => ("is lost", source),
+            };
+            let (serial, address) = (facts.serial.clone(), facts.address.clone());
+            return Err(Error::DriveUnfit { serial, address, why, source });
+        }
+        Ok(())
+    }
+
+    /// Poisons the pool when a drive of it belongs to another host.
+    pub(crate) fn check_ownership(&self) -> Result<(), Error> {
+        for (facts, condition) in self.facts.iter().zip(self.fabric.health.conditions()) {
+            if let Condition::Foreign(status) = condition {
+                let (serial, address) = (&facts.serial, &facts.address);
+                let detail =
+                    format!("drive {serial} ({address}) is reserved by another host ({status})");
+                self.state().poison("reservation", detail);
+            }
+        }
+        self.state().check_poison()
     }
 
     pub(crate) fn require_writable(&self) -> Result<(), Error> {

@@ -10,6 +10,7 @@ use crossbeam::sync::Parker;
 
 use crate::checksum::ChecksumHelpers;
 use crate::device::Device;
+use crate::device::health::Health;
 use crate::device::queue::DriveQueue;
 use crate::device::remote::RemoteDrive;
 use crate::direct::DirectDrives;
@@ -23,7 +24,7 @@ use crate::pool::shared::Shared;
 use crate::reactor::Reactor;
 use crate::reactor::control::Control;
 use crate::reactor::fabric::{
-    CREDITS, ControlQueue, Fabric, KEEPER_CREDITS, OPERATIONS, ReactorEnd, Reply, Route,
+    CREDITS, ControlQueue, Fabric, KEEPER_CREDITS, ReactorEnd, Reply, Route,
 };
 use crate::units::DriveIndex;
 
@@ -69,12 +70,14 @@ impl Plan {
         let inbox_capacity = Fabric::inbox_capacity(reactors);
         let mut queues: Vec<Vec<DriveQueue<Reply>>> = (0..reactors).map(|_| Vec::new()).collect();
         let mut routes = Vec::new();
+        let health = Arc::new(Health::new(facts.len()));
         for (drive, device) in self.devices.into_iter().enumerate() {
             let reactor = drive % reactors;
             let local = queues[reactor].len() as u16;
             routes.push(Route { reactor: reactor as u16, local });
             let depth = self.options.queue_depth;
-            queues[reactor].push(DriveQueue::new(device, depth, inbox_capacity));
+            let (drive, health) = (DriveIndex(drive as u16), Arc::clone(&health));
+            queues[reactor].push(DriveQueue::new(device, depth, inbox_capacity, drive, health));
         }
         let keeper_parker = Parker::new();
         let parkers: Vec<Parker> = (0..reactors).map(|_| Parker::new()).collect();
@@ -89,11 +92,12 @@ impl Plan {
         let fabric = Arc::new(Fabric {
             reactors: ends.collect(),
             done: reactor_done.chain(drive_done).collect(),
-            keeper: ArrayQueue::new(reactors * OPERATIONS),
+            keeper: ArrayQueue::new(Fabric::keeper_capacity(reactors)),
             keeper_unparker: keeper_parker.unparker().clone(),
             checksums: helpers.queue(),
             routes,
             layout: self.layout,
+            health,
         });
 
         let (calls, call_queue) = crossbeam::channel::unbounded();

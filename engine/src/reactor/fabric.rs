@@ -11,11 +11,12 @@ use crossbeam::queue::ArrayQueue;
 use crossbeam::sync::Unparker;
 
 use crate::checksum::ChecksumQueue;
+use crate::device::health::Health;
 use crate::device::queue::DriveRequest;
 use crate::error::IoError;
 use crate::format::Layout;
 use crate::reactor::control::Control;
-use crate::units::DriveIndex;
+use crate::units::{DriveIndex, Location};
 
 /// Answers that one reactor may have outstanding for its sessions' chunks, over all drives. A chunk
 /// to write waits for one of each copy's drive and the checksum's, a chunk to read for one at a time.
@@ -49,6 +50,8 @@ pub(crate) enum Done {
     Io { token: u64, status: Result<(), IoError> },
     /// A helper finished a checksum.
     Checksum { token: u64, crc64: u64, padding_is_zero: bool },
+    /// The keeper has another place for a chunk, or the error stays.
+    Moved { token: u64, to: Result<Location, IoError> },
     /// The keeper finished a commit or an abort: what the completion says.
     Keeper { token: u64, result: i64, detail: u32, aux: u64 },
 }
@@ -70,6 +73,8 @@ pub(crate) enum Verdict {
     Whole,
     /// Give it up.
     Abort,
+    /// A copy of a chunk cannot be written where it should lie, which failed like this.
+    Move { chunk: u64, second: bool, error: IoError },
 }
 
 /// One reactor as others see it.
@@ -98,6 +103,8 @@ pub(crate) struct Fabric {
     /// By drive.
     pub(crate) routes: Vec<Route>,
     pub(crate) layout: Layout,
+    /// What the drives have turned out to be.
+    pub(crate) health: Arc<Health>,
 }
 
 impl Fabric {
@@ -121,7 +128,7 @@ impl Fabric {
         }
     }
 
-    /// Brings a participant's word to the keeper. The queue holds as many as there are operations.
+    /// Brings a participant's word to the keeper. The queue holds one for each operation and credit.
     pub(crate) fn tell_keeper(&self, request: KeeperRequest) {
         let pushed = self.keeper.push(request);
         assert!(pushed.is_ok(), "more requests to the keeper than operations");
@@ -131,6 +138,11 @@ impl Fabric {
     /// Requests that all askers together may have at one reactor.
     pub(crate) fn inbox_capacity(reactors: usize) -> usize {
         reactors * CREDITS + KEEPER_CREDITS
+    }
+
+    /// Words that may wait for the keeper.
+    pub(crate) fn keeper_capacity(reactors: usize) -> usize {
+        reactors * (OPERATIONS + CREDITS)
     }
 
     /// Answers that may wait for one reactor: its credits, and the keeper's for each operation.

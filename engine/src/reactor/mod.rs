@@ -24,13 +24,18 @@ use crossbeam::sync::{Parker, Unparker};
 use crate::checksum::{ChecksumJob, chunk_is_sound};
 use crate::device::Operation as DriveOperation;
 use crate::device::queue::{DriveQueue, DriveRequest};
+use crate::device::status::{self, Action};
 use crate::error::IoError;
 use crate::idle::{Idle, Pause};
 use crate::reactor::control::Control;
-use crate::reactor::fabric::{CREDITS, Done, Fabric, OPERATIONS, ReactorEnd, Reply};
+use crate::reactor::fabric::{
+    CREDITS, Done, Fabric, KeeperRequest, OPERATIONS, ReactorEnd, Reply, Verdict,
+};
 use crate::reactor::operation::{Failure, Kind, OperationTable, Transfer};
 use crate::reactor::port::{MAX_PORTS, Port, Waker};
+use crate::reactor::segment::Purpose;
 use crate::ring::{self, CompleteEntry, codes};
+use crate::units::Location;
 
 /// Entries taken from one ring, and answers handled, before the drives are polled again.
 const BATCH: usize = 32;
@@ -50,6 +55,9 @@ struct ChunkToken {
     second: bool,
 }
 
+/// Copies that one operation may have moved to other places: a drive that writes nothing is no
+/// matter of places.
+const MAX_MOVES: u32 = 8;
 /// Chunks of one operation: what a token has room for.
 const MAX_CHUNKS_PER_OPERATION: u32 = 1 << 31;
 
@@ -252,11 +260,7 @@ impl Reactor {
     /// Sends one copy of a chunk to its drive.
     fn ask_drive(&mut self, token: ChunkToken, operation: DriveOperation) {
         let transfer = self.transfer(token.slot);
-        let copies = transfer.segment.copies(transfer.first_chunk + u64::from(token.relative));
-        let location = match copies.second {
-            Some(second) if token.second => second,
-            _ => copies.first,
-        };
+        let location = transfer.location(token.relative, token.second);
         let span = Some(transfer.span(token.relative));
         let request = DriveRequest {
             operation,
@@ -303,6 +307,7 @@ impl Reactor {
                 Done::Checksum { token, crc64, padding_is_zero } => {
                     self.handle_checksum(token, crc64, padding_is_zero);
                 }
+                Done::Moved { token, to } => self.handle_moved(token, to),
                 Done::Keeper { token, result, detail, aux } => {
                     self.handle_keeper(token, result, detail, aux);
                 }
@@ -321,15 +326,80 @@ impl Reactor {
             // The credit and the outstanding answer pass from the drive to the helper.
             (Kind::Read, Ok(())) => return self.ask_checksum(token),
             (_, Ok(())) => transfer.segment.copy_written(chunk),
-            (_, Err(error)) => {
+            (Kind::Read, Err(error)) => {
                 let (result, detail) = codes::of_io_error(error);
-                if kind == Kind::Read && self.read_second_copy(token, codes::describe(result)) {
+                if self.read_second_copy(token, codes::describe(result)) {
                     return;
                 }
                 self.operations.get(token.slot).fail(Failure { result, detail, aux: at });
             }
+            (_, Err(error)) => {
+                if self.ask_for_another_place(token, error) {
+                    return;
+                }
+                self.fail_chunk(token, error);
+            }
         }
         self.answered(token.slot);
+    }
+
+    fn fail_chunk(&mut self, token: ChunkToken, error: IoError) {
+        let transfer = self.transfer(token.slot);
+        let chunk = transfer.first_chunk + u64::from(token.relative);
+        let aux = chunk * transfer.segment.chunk_bytes;
+        let (result, detail) = codes::of_io_error(error);
+        self.operations.get(token.slot).fail(Failure { result, detail, aux });
+    }
+
+    /// A chunk could not be written. If the drive is not to blame but the place is, the keeper is
+    /// asked for another one; the credit and the outstanding answer pass to it. The drive's queue has
+    /// tried again before that what may be tried again.
+    fn ask_for_another_place(&mut self, token: ChunkToken, error: IoError) -> bool {
+        let action =
+            status::action(DriveOperation::Write, error).when_retries_end(DriveOperation::Write);
+        let operation = self.operations.get(token.slot);
+        let failed = operation.failure.is_some() || operation.moves == MAX_MOVES;
+        if action != Action::Move || failed {
+            return false;
+        }
+        operation.moves += 1;
+        let transfer = self.transfer(token.slot);
+        let Purpose::Save { checkpoint } = transfer.segment.purpose else { return false };
+        let chunk = transfer.first_chunk + u64::from(token.relative);
+        let request = KeeperRequest {
+            checkpoint,
+            participant: transfer.segment.participant,
+            verdict: Verdict::Move { chunk, second: token.second, error },
+            reply: Reply { to: self.index, token: token.encode() },
+        };
+        self.fabric.tell_keeper(request);
+        true
+    }
+
+    /// The keeper's answer: the chunk is written again, to its new place.
+    fn handle_moved(&mut self, token: u64, to: Result<Location, IoError>) {
+        let token = ChunkToken::decode(token);
+        match to {
+            Ok(to) => {
+                let transfer = self.transfer(token.slot);
+                let from = transfer.location(token.relative, token.second);
+                let chunk = transfer.first_chunk + u64::from(token.relative);
+                tracing::warn!(
+                    drive = from.drive.0,
+                    slot = from.slot,
+                    "a place on a drive cannot be written and is left alone; its chunk goes to drive \
+                     {}, slot {}",
+                    to.drive,
+                    to.slot
+                );
+                transfer.segment.move_copy(chunk, token.second, to);
+                self.ask_drive(token, DriveOperation::Write);
+            }
+            Err(error) => {
+                self.fail_chunk(token, error);
+                self.answered(token.slot);
+            }
+        }
     }
 
     fn handle_checksum(&mut self, token: u64, crc64: u64, padding_is_zero: bool) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::limits::BLOCK_BYTES;
 use crate::memory::{BufferUsage, Region, Span};
 use crate::reactor::segment::Segment;
+use crate::units::Location;
 
 /// What an operation does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +30,12 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
+    /// Where a copy of a chunk lies, or is to lie.
+    pub(crate) fn location(&self, relative: u32, second: bool) -> Location {
+        let copies = self.segment.copies(self.first_chunk + u64::from(relative));
+        copies.second.filter(|_| second).unwrap_or(copies.first)
+    }
+
     /// The memory of one of its chunks, in whole blocks.
     pub(crate) fn span(&self, relative: u32) -> Span {
         let data_bytes = self.segment.chunk_data_bytes(self.first_chunk + u64::from(relative));
@@ -60,6 +67,8 @@ pub(crate) struct Operation {
     pub(crate) next: u32,
     /// Answers that are still to come.
     pub(crate) outstanding: u32,
+    /// Copies of chunks that were given another place.
+    pub(crate) moves: u32,
     /// The first failure.
     pub(crate) failure: Option<Failure>,
     /// Waits for its turn to hand out chunks; kept by the table.

@@ -1,12 +1,13 @@
 //! An open segment: where each of its chunks lies, and how far each has come.
 //!
-//! Placement is decided when the segment is opened, so a reactor only looks it up. Exactly one
+//! Placement is decided when the segment is opened, so a reactor only looks it up; a place that turns
+//! out to be bad is exchanged by the keeper. Exactly one
 //! reactor, the one that serves the segment's session, changes the states; the keeper reads the
 //! checksums after that reactor told it that the segment is whole.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use crate::units::Copies;
+use crate::units::{Copies, DriveIndex, Location};
 
 /// What the segment was opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,10 +30,42 @@ pub(crate) struct Segment {
 
 #[derive(Debug)]
 struct Chunk {
-    copies: Copies,
+    /// Packed; the second is [`NOWHERE`] when there is none. A copy whose place turns out to be bad
+    /// is given another one.
+    places: [AtomicU64; 2],
     crc64: AtomicU64,
     /// [`EMPTY`], [`WRITTEN`], or how many of its copies are still to be written.
     state: AtomicU8,
+}
+
+/// No location packs to this: it has no such drive.
+const NOWHERE: u64 = u64::MAX;
+const SLOT_BITS: u32 = 48;
+
+fn pack(location: Location) -> u64 {
+    u64::from(location.drive.0) << SLOT_BITS | location.slot
+}
+
+fn unpack(place: u64) -> Location {
+    let slot = place & ((1 << SLOT_BITS) - 1);
+    Location { drive: DriveIndex((place >> SLOT_BITS) as u16), slot }
+}
+
+impl Chunk {
+    fn new(copies: Copies, crc64: u64, state: u8) -> Chunk {
+        let places = [pack(copies.first), copies.second.map_or(NOWHERE, pack)];
+        Chunk {
+            places: places.map(AtomicU64::new),
+            crc64: AtomicU64::new(crc64),
+            state: AtomicU8::new(state),
+        }
+    }
+
+    fn copies(&self) -> Copies {
+        let [first, second] = [0, 1].map(|copy: usize| self.places[copy].load(Ordering::Relaxed));
+        let second = (second != NOWHERE).then(|| unpack(second));
+        Copies { first: unpack(first), second }
+    }
 }
 
 const EMPTY: u8 = 0;
@@ -47,10 +80,7 @@ impl Segment {
         chunk_bytes: u64,
         copies: &[Copies],
     ) -> Segment {
-        let chunks = copies
-            .iter()
-            .map(|&copies| Chunk { copies, crc64: AtomicU64::new(0), state: AtomicU8::new(EMPTY) })
-            .collect();
+        let chunks = copies.iter().map(|&copies| Chunk::new(copies, 0, EMPTY)).collect();
         let purpose = Purpose::Save { checkpoint };
         Segment { purpose, participant, length_bytes, chunk_bytes, chunks }
     }
@@ -62,13 +92,7 @@ impl Segment {
         chunk_bytes: u64,
         chunks: impl Iterator<Item = (Copies, u64)>,
     ) -> Segment {
-        let chunks = chunks
-            .map(|(copies, crc64)| Chunk {
-                copies,
-                crc64: AtomicU64::new(crc64),
-                state: AtomicU8::new(WRITTEN),
-            })
-            .collect();
+        let chunks = chunks.map(|(copies, crc64)| Chunk::new(copies, crc64, WRITTEN)).collect();
         Segment { purpose: Purpose::Restore, participant, length_bytes, chunk_bytes, chunks }
     }
 
@@ -83,7 +107,13 @@ impl Segment {
     }
 
     pub(crate) fn copies(&self, chunk: u64) -> Copies {
-        self.chunks[chunk as usize].copies
+        self.chunks[chunk as usize].copies()
+    }
+
+    /// Gives one copy of a chunk that is being written another place.
+    pub(crate) fn move_copy(&self, chunk: u64, second: bool, to: Location) {
+        let place = &self.chunks[chunk as usize].places[usize::from(second)];
+        place.store(pack(to), Ordering::Relaxed);
     }
 
     pub(crate) fn crc64(&self, chunk: u64) -> u64 {
@@ -101,7 +131,7 @@ impl Segment {
             return false;
         }
         for chunk in chunks {
-            chunk.state.store(chunk.copies.count(), Ordering::Relaxed);
+            chunk.state.store(chunk.copies().count(), Ordering::Relaxed);
         }
         true
     }

@@ -94,6 +94,7 @@ impl Reactor {
             transfer: Some(transfer),
             next: 0,
             outstanding: 0,
+            moves: 0,
             failure: None,
             queued: false,
         });
@@ -122,6 +123,7 @@ impl Reactor {
             transfer: None,
             next: 0,
             outstanding: 1,
+            moves: 0,
             failure: None,
             queued: false,
         });

@@ -224,10 +224,12 @@ impl Session {
     /// handle for entries.
     ///
     /// # Errors
-    /// [`Error::CheckpointExists`], [`Error::NoSpace`], [`Error::Usage`], [`Error::Poisoned`].
+    /// [`Error::CheckpointExists`], [`Error::NoSpace`], [`Error::Usage`], [`Error::Poisoned`];
+    /// [`Error::DriveUnfit`] when a drive has turned out to take no new data.
     pub fn begin(&mut self, spec: &CheckpointSpec) -> Result<u64, Error> {
         let shared = Arc::clone(&self.port.shared);
         shared.require_writable()?;
+        shared.check_drives()?;
         let mut reclaimed = false;
         let checkpoint = loop {
             let begun = shared.state().begin(spec, new_id());

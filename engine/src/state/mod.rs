@@ -5,6 +5,7 @@
 //!   nothing can leak or be freed twice.
 //! - What generation `g` removes is therefore reusable once `g + 1` is committed, and not earlier:
 //!   the two newest generations are never written.
+//! - A slot that could not be written is used by nobody, too.
 //! - The state changes when a commit is durable ([`State::committed`]), not when it is planned.
 
 mod open_checkpoint;
@@ -23,7 +24,7 @@ use crate::placement;
 use crate::units::{Copies, Generation, Location};
 pub use open_checkpoint::CheckpointSpec;
 use open_checkpoint::OpenCheckpoint;
-pub(crate) use open_checkpoint::{BeginError, Progress};
+pub(crate) use open_checkpoint::{BeginError, ChunkPlace, Progress};
 pub(crate) use plan::Planned;
 
 /// A run of units that one checkpoint holds.
@@ -104,6 +105,8 @@ pub(crate) struct State {
     next_open: u64,
     data: Vec<ExtentMap>,
     meta: ExtentMap,
+    /// Slots that could not be written: left alone for as long as the pool is open.
+    bad: Vec<Location>,
     /// Set by a failed flush or root write; every later write is refused with it.
     poison: Option<(&'static str, String)>,
 }
@@ -130,6 +133,7 @@ impl State {
             previous: Vec::new(),
             open: BTreeMap::new(),
             next_open: 1,
+            bad: Vec::new(),
             label,
             poison: None,
         };
@@ -228,6 +232,9 @@ impl State {
                 runs.iter().for_each(|run| map.cover(run.start, run.count));
             }
             holding.meta.iter().for_each(|run| self.meta.cover(run.start, run.count));
+        }
+        for Location { drive, slot } in &self.bad {
+            self.data[drive.as_usize()].cover(*slot, 1);
         }
     }
 }

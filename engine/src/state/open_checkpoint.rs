@@ -14,7 +14,7 @@ use crate::format::{Manifest, SegmentTable, Shard, blocks_of, segment};
 use crate::limits::{MAX_PARTICIPANTS, MAX_SEGMENT_BYTES};
 use crate::name::{CheckpointName, check_base_name};
 use crate::placement;
-use crate::units::Copies;
+use crate::units::{Copies, DriveIndex, Location};
 
 /// One participant's part of an open checkpoint.
 #[derive(Debug)]
@@ -38,6 +38,7 @@ pub(super) struct OpenCheckpoint {
     pub(super) segments: Vec<Option<OpenSegment>>,
     /// Blocks reserved for its manifest.
     pub(super) manifest: Run,
+    /// All that is reserved for it.
     pub(super) holding: Holding,
     /// It will not be committed. Its space is free once every segment has ended.
     pub(super) doomed: bool,
@@ -67,6 +68,16 @@ pub(crate) enum Progress {
     Ready,
     /// It was given up.
     Doomed,
+}
+
+/// One copy of a chunk of an open checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChunkPlace {
+    pub(crate) checkpoint: u64,
+    pub(crate) participant: u32,
+    pub(crate) chunk: u64,
+    /// The second copy, not the first.
+    pub(crate) second: bool,
 }
 
 /// Why a participant could not join.
@@ -196,6 +207,40 @@ impl State {
     pub(crate) fn copies_of(&self, open: u64, participant: u32) -> Option<&[Copies]> {
         let segment = self.open.get(&open)?.segments.get(participant as usize)?.as_ref()?;
         Some(&segment.copies)
+    }
+
+    /// The place of a chunk's copy cannot be written: gives it another one, on another drive if that
+    /// has room, and leaves the bad one alone. `None` when there is no other place, or the checkpoint
+    /// will not be committed anyway.
+    pub(crate) fn relocate(&mut self, place: ChunkPlace) -> Option<Location> {
+        let open = self.open.get(&place.checkpoint).filter(|open| !open.doomed)?;
+        let segment = open.segments.get(place.participant as usize)?.as_ref()?;
+        let mut copies = *segment.copies.get(usize::try_from(place.chunk).ok()?)?;
+        let (bad, other) = match copies.second {
+            Some(second) if place.second => (second, Some(copies.first)),
+            other => (copies.first, other),
+        };
+        let free = self.free_slots();
+        let allowed = |drive: &usize| {
+            free[*drive] > 0 && other.is_none_or(|other| other.drive.as_usize() != *drive)
+        };
+        let elsewhere = (0..free.len())
+            .filter(|drive| *drive != bad.drive.as_usize())
+            .filter(allowed)
+            .max_by_key(|drive| free[*drive]);
+        let drive = elsewhere.or(Some(bad.drive.as_usize()).filter(allowed))?;
+        let slot = self.data[drive].allocate_run(1)?;
+        let to = Location { drive: DriveIndex(drive as u16), slot };
+        match place.second {
+            true => copies.second = Some(to),
+            false => copies.first = to,
+        }
+        self.bad.push(bad);
+        let open = self.open.get_mut(&place.checkpoint)?;
+        let segment = open.segments.get_mut(place.participant as usize)?.as_mut()?;
+        segment.copies[place.chunk as usize] = copies;
+        open.holding.add_chunk(copies);
+        Some(to)
     }
 
     /// A participant says that its segment is whole, and that it writes no more.

@@ -4,9 +4,17 @@
 // Each test binary uses its part of this.
 #![allow(dead_code)]
 
+#[allow(unsafe_code)]
+pub mod device_rig;
+#[cfg(feature = "spdk")]
+#[allow(unsafe_code)]
+pub mod faulty;
+pub mod kept;
 #[cfg(feature = "spdk")]
 #[allow(unsafe_code)]
 pub mod target;
+
+use stanchion_engine as engine;
 
 use std::time::Duration;
 
@@ -32,6 +40,8 @@ pub enum BackEnd {
 }
 
 const DRIVE_BYTES: u64 = 48 << 20;
+/// No operation of a test takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 impl BackEnd {
     /// Simulated drives.
@@ -116,6 +126,16 @@ impl BackEnd {
     }
 }
 
+/// Whether this process runs one test only, as under cargo-nextest: what a test changes of its
+/// process (limits, environment) would disturb others. Says so where it does not.
+pub fn is_alone() -> bool {
+    let alone = std::env::var_os("NEXTEST").is_some();
+    if !alone {
+        eprintln!("skipped: it needs a process of its own; run by cargo-nextest");
+    }
+    alone
+}
+
 /// Bytes that differ everywhere, from a seed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pattern {
@@ -191,6 +211,84 @@ fn check(done: &CompleteEntry) -> Result<(), Error> {
     }
     let source = std::io::Error::other(codes::describe(done.result));
     Err(Error::Os { what: "a save".into(), source })
+}
+
+/// How the operations of a save ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Writes, in no order.
+    pub writes: Vec<CompleteEntry>,
+    /// The commit.
+    pub commit: CompleteEntry,
+}
+
+impl Ended {
+    /// Writes that failed.
+    pub fn failures(&self) -> impl Iterator<Item = &CompleteEntry> {
+        self.writes.iter().filter(|entry| entry.result < 0)
+    }
+
+    /// The first failure, if one was.
+    pub fn status(&self) -> Result<(), (i64, u32)> {
+        let failed = self.failures().next().or((self.commit.result < 0).then_some(&self.commit));
+        failed.map_or(Ok(()), |entry| Err((entry.result, entry.detail)))
+    }
+}
+
+/// Saves a pattern chunk by chunk, all at once, with `disturb` called when some writes have ended
+/// and most have not. Every operation ends; how is the result.
+pub fn save_disturbed(
+    pool: &Pool,
+    name: &CheckpointName,
+    pattern: &Pattern,
+    disturb: impl FnOnce(),
+) -> Result<Ended, Error> {
+    let mut session = pool.session(&SessionOptions::default())?;
+    let length_bytes = pattern.len_bytes();
+    let handle = session.begin(&CheckpointSpec {
+        name: name.clone(),
+        participants: 1,
+        participant: 0,
+        length_bytes,
+        shards: Vec::new(),
+    })?;
+    let mut buffer = session.alloc(length_bytes)?;
+    buffer.as_mut_slice()?[..length_bytes as usize].copy_from_slice(&pattern.bytes);
+    let chunk_bytes = pool.info().chunk_bytes;
+    let writes: Vec<SubmitEntry> = (0..length_bytes.div_ceil(chunk_bytes))
+        .map(|chunk| {
+            let at = chunk * chunk_bytes;
+            let transfer = Transfer {
+                checkpoint: handle,
+                buffer: buffer.key(),
+                buffer_offset_bytes: at,
+                len_bytes: chunk_bytes.min(length_bytes - at),
+                segment_offset_bytes: at,
+            };
+            SubmitEntry::write(transfer, chunk)
+        })
+        .collect();
+    let few = writes.len().min(8);
+    assert_eq!(session.submit(&writes[..few]), few);
+    let mut out = [CompleteEntry::default(); 64];
+    let mut ended = Vec::new();
+    let count = session.wait(&mut out, 1, PATIENCE);
+    assert!(count > 0, "no write ends");
+    ended.extend_from_slice(&out[..count]);
+    disturb();
+    assert_eq!(session.submit(&writes[few..]), writes.len() - few);
+    let commit = SubmitEntry::commit(handle, u64::MAX);
+    assert_eq!(session.submit(&[commit]), 1);
+    while ended.len() < writes.len() + 1 {
+        let count = session.wait(&mut out, 1, PATIENCE);
+        assert!(count > 0, "{} of {} operations have ended", ended.len(), writes.len() + 1);
+        ended.extend_from_slice(&out[..count]);
+    }
+    let (commits, writes): (Vec<_>, Vec<_>) =
+        ended.into_iter().partition(|entry| entry.user_data == u64::MAX);
+    let numbers: std::collections::BTreeSet<u64> = writes.iter().map(|e| e.user_data).collect();
+    assert_eq!((numbers.len(), commits.len()), (writes.len(), 1), "an operation ended twice");
+    Ok(Ended { writes, commit: commits[0] })
 }
 
 /// Restores a checkpoint and compares it; the error is the first completion's code.

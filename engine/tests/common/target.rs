@@ -1,16 +1,23 @@
 //! An NVMe-oF target of a test's own, on loopback: drives for the SPDK back end.
+//!
+//! Included by path from the command's tests, too.
+
+// Each test binary uses its part of this.
+#![allow(dead_code)]
 
 use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use stanchion_engine::address::DriveAddress;
 
 /// A running target; ended when dropped.
 pub struct Target {
-    run_dir: tempfile::TempDir,
+    run_dir: PathBuf,
+    /// Removed with the target, if it is its own.
+    own_dir: Option<tempfile::TempDir>,
     port: u16,
     options: Vec<String>,
     /// One a drive.
@@ -22,12 +29,19 @@ pub struct Target {
 impl Target {
     /// Starts `scripts/nvmf-target` with these options. `None`, with a message, where it cannot run.
     pub fn start(options: &[&str]) -> Option<Target> {
+        let directory = tempfile::tempdir().unwrap();
+        let mut target = Target::start_in(directory.path(), options)?;
+        target.own_dir = Some(directory);
+        Some(target)
+    }
+
+    /// As [`Target::start`], with its log and what else it leaves in a directory of the caller's.
+    pub fn start_in(run_dir: &Path, options: &[&str]) -> Option<Target> {
         if std::fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() != 0) {
             eprintln!("skipped: an NVMe-oF target needs root");
             return None;
         }
-        let prefix = std::env::var_os("STANCHION_SPDK_PREFIX");
-        let prefix = prefix.map_or_else(|| PathBuf::from("/opt/stanchion-spdk"), PathBuf::from);
+        let prefix = prefix();
         if !prefix.join("bin/nvmf_tgt").exists() {
             eprintln!("skipped: no nvmf_tgt in {}; run scripts/install-spdk", prefix.display());
             return None;
@@ -36,7 +50,8 @@ impl Target {
         turn.lock().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut target = Target {
-            run_dir: tempfile::tempdir().unwrap(),
+            run_dir: run_dir.to_owned(),
+            own_dir: None,
             port,
             options: options.iter().map(ToString::to_string).collect(),
             drives: Vec::new(),
@@ -76,16 +91,43 @@ impl Target {
     }
 
     fn signal(&self, signal: i32) {
-        let pid = std::fs::read_to_string(self.run_dir.path().join("pid")).unwrap();
+        let pid = std::fs::read_to_string(self.run_dir.join("pid")).unwrap();
         let pid = pid.trim().parse().unwrap();
         // SAFETY: plain call; the process is the one that `restart` started.
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "kill of {pid}");
     }
 
+    /// Asks the running target something, by SPDK's own tool.
+    ///
+    /// # Panics
+    /// When it refuses.
+    pub fn rpc(&self, arguments: &[&str]) {
+        let output = self.try_rpc(arguments);
+        let complaint = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{arguments:?}: {complaint}");
+    }
+
+    /// The same, and what came of it.
+    pub fn try_rpc(&self, arguments: &[&str]) -> Output {
+        let mut process = Command::new("/usr/bin/python3");
+        process.arg(prefix().join("scripts/rpc.py")).arg("-s").arg(self.run_dir.join("rpc.sock"));
+        process.args(arguments).output().unwrap()
+    }
+
+    /// The name of a drive's subsystem.
+    pub fn nqn(drive: usize) -> String {
+        format!("nqn.2026-01.io.stanchion:drive{drive}")
+    }
+
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     fn script(&self, command: &str) -> Command {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/nvmf-target");
         let mut process = Command::new(script);
-        process.arg(command).arg("--run-dir").arg(self.run_dir.path());
+        process.arg(command).arg("--run-dir").arg(&self.run_dir);
         process
     }
 }
@@ -94,4 +136,9 @@ impl Drop for Target {
     fn drop(&mut self) {
         let _ = self.script("stop").output();
     }
+}
+
+fn prefix() -> PathBuf {
+    let prefix = std::env::var_os("STANCHION_SPDK_PREFIX");
+    prefix.map_or_else(|| PathBuf::from("/opt/stanchion-spdk"), PathBuf::from)
 }

@@ -8,16 +8,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::device::test_tools::{LoopDevice, Mounted, Numbers, tool};
-use crate::device::{Completion, DmaSlice};
+use crate as engine;
+use crate::device::test_tools::{LoopDevice, Mounted, tool};
 use crate::limits::BLOCK_BYTES;
 use crate::memory::HugePages;
+
+#[path = "../../../tests/common/device_rig.rs"]
+#[allow(dead_code)]
+mod device_rig;
+use device_rig::{PATIENCE, Rig};
 
 const DRIVE_BYTES: u64 = 32 << 20;
 const DEPTH: u32 = 16;
 /// Memory of one command in the tests.
 const PIECE_BYTES: u64 = 256 << 10;
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A drive to test on, with what must outlive it.
 struct Target {
@@ -56,143 +60,16 @@ fn everywhere(test: impl Fn(&Target, Engine)) {
     }
 }
 
-/// A device with one registered region, cut into pieces.
-struct Rig {
-    device: Box<dyn Device>,
-    region: Arc<Region>,
-}
-
-impl Rig {
-    fn open(target: &Target, mode: OpenMode, engine: Engine) -> Rig {
-        let mut device = open_with(&target.path, mode, DEPTH, engine).unwrap();
-        let length = u64::from(DEPTH) * PIECE_BYTES;
-        let region = Arc::new(Region::new(length, HugePages::Preferred).unwrap());
-        device.register(&region).unwrap();
-        Rig { device, region }
-    }
-
-    fn memory(&self, piece: u64, len_bytes: u64) -> DmaSlice {
-        let address = self.region.at(piece * PIECE_BYTES, len_bytes).unwrap();
-        DmaSlice { address, len_bytes: u32::try_from(len_bytes).unwrap() }
-    }
-
-    /// The bytes of a piece that no command names.
-    fn bytes(&mut self, piece: u64, len_bytes: u64) -> &mut [u8] {
-        let memory = self.memory(piece, len_bytes);
-        // SAFETY: within the region, and the caller has no command in flight for this piece.
-        unsafe { std::slice::from_raw_parts_mut(memory.address.as_ptr(), len_bytes as usize) }
-    }
-
-    fn submit(
-        &mut self,
-        operation: Operation,
-        offset_bytes: u64,
-        piece: u64,
-        len_bytes: u64,
-    ) -> Result<(), SubmitError> {
-        let memory = self.memory(piece, len_bytes);
-        // SAFETY: the region lives as long as the rig, and tests touch a piece only between its
-        // commands.
-        unsafe { self.device.submit(Command { operation, offset_bytes, memory, tag: piece }) }
-    }
-
-    /// Waits for at least one completion.
-    fn wait(&mut self) -> Vec<Completion> {
-        let end = Instant::now() + PATIENCE;
-        let mut completions = [Completion { tag: 0, status: Ok(()) }; 3];
-        loop {
-            let count = self.device.poll(&mut completions);
-            if count > 0 {
-                return completions[..count].to_vec();
-            }
-            assert!(Instant::now() < end, "no completion, {} in flight", self.device.in_flight());
-            std::thread::yield_now();
-        }
-    }
-
-    /// One command from beginning to end.
-    fn run(
-        &mut self,
-        operation: Operation,
-        offset: u64,
-        piece: u64,
-        len: u64,
-    ) -> Result<(), IoError> {
-        match self.submit(operation, offset, piece, len) {
-            Ok(()) => {
-                let done = self.wait();
-                assert_eq!((done.len(), done[0].tag), (1, piece));
-                done[0].status
-            }
-            Err(SubmitError::Failed(error)) => Err(error),
-            Err(SubmitError::Full) => panic!("full with nothing in flight"),
-        }
-    }
-}
-
-/// What a piece is doing in the model test.
-#[derive(Clone, Copy)]
-struct Running {
-    operation: Operation,
-    start: u64,
-    length: u64,
-}
-
-/// Finishes what has ended, and compares what was read with the model.
-fn settle(rig: &mut Rig, running: &mut [Option<Running>], model: &[u8]) {
-    for end in rig.wait() {
-        end.status.unwrap();
-        let run = running[end.tag as usize].take().expect("one completion per command");
-        if run.operation == Operation::Read {
-            let range = run.start as usize..(run.start + run.length) as usize;
-            assert!(rig.bytes(end.tag, run.length) == &model[range], "read at {}", run.start);
-        }
-    }
+fn open_rig(target: &Target, mode: OpenMode, engine: Engine) -> Rig {
+    let device = open_with(&target.path, mode, DEPTH, engine).unwrap();
+    Rig::over(device, PIECE_BYTES, HugePages::Preferred)
 }
 
 #[test]
 fn random_commands_agree_with_a_model() {
     everywhere(|target, engine| {
-        let mut numbers = Numbers(7);
-        let mut rig = Rig::open(target, OpenMode::ReadWrite, engine);
-        let mut model = vec![0u8; DRIVE_BYTES as usize];
-        let mut running: Vec<Option<Running>> = vec![None; DEPTH as usize];
-        for _ in 0..1500 {
-            let operation = match numbers.below(20) {
-                0 => Operation::Flush,
-                1 => Operation::WriteDurable,
-                2..11 => Operation::Write,
-                _ => Operation::Read,
-            };
-            let length = match operation {
-                Operation::Flush => 0,
-                _ => BLOCK_BYTES * (1 + numbers.below(PIECE_BYTES / BLOCK_BYTES)),
-            };
-            let start = BLOCK_BYTES * numbers.below((DRIVE_BYTES - length) / BLOCK_BYTES + 1);
-            // Commands are unordered, so those that touch the same bytes must not run together.
-            while running
-                .iter()
-                .flatten()
-                .any(|other| start < other.start + other.length && other.start < start + length)
-                || running.iter().all(Option::is_some)
-            {
-                settle(&mut rig, &mut running, &model);
-            }
-            let piece = running.iter().position(Option::is_none).unwrap();
-            if matches!(operation, Operation::Write | Operation::WriteDurable) {
-                let value = numbers.next().to_le_bytes();
-                for chunk in rig.bytes(piece as u64, length).chunks_mut(8) {
-                    chunk.copy_from_slice(&value);
-                }
-                let range = start as usize..(start + length) as usize;
-                model[range].copy_from_slice(rig.bytes(piece as u64, length));
-            }
-            rig.submit(operation, start, piece as u64, length).unwrap();
-            running[piece] = Some(Running { operation, start, length });
-        }
-        while rig.device.in_flight() > 0 {
-            settle(&mut rig, &mut running, &model);
-        }
+        let mut rig = open_rig(target, OpenMode::ReadWrite, engine);
+        let model = rig.random_commands(7, 1500);
         drop(rig);
         assert!(fs::read(&target.path).unwrap() == model, "what was written is there");
     });
@@ -201,7 +78,7 @@ fn random_commands_agree_with_a_model() {
 #[test]
 fn a_full_queue_is_told_and_nothing_is_lost() {
     everywhere(|target, engine| {
-        let mut rig = Rig::open(target, OpenMode::ReadWrite, engine);
+        let mut rig = open_rig(target, OpenMode::ReadWrite, engine);
         for piece in 0..u64::from(DEPTH) {
             rig.submit(Operation::Read, 0, piece, PIECE_BYTES).unwrap();
         }
@@ -220,7 +97,7 @@ fn a_full_queue_is_told_and_nothing_is_lost() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     everywhere(|target, engine| {
-        let mut rig = Rig::open(target, OpenMode::ReadWrite, engine);
+        let mut rig = open_rig(target, OpenMode::ReadWrite, engine);
         let refused = |errno| Err(SubmitError::Failed(IoError::Os(errno)));
         let block = BLOCK_BYTES;
         let end = DRIVE_BYTES;
@@ -240,7 +117,7 @@ fn what_makes_no_sense_is_refused() {
         rig.device.register(&region).unwrap();
         assert_eq!(rig.run(Operation::Read, 0, 0, block), Ok(()));
         drop(rig);
-        let mut reader = Rig::open(target, OpenMode::ReadOnly, engine);
+        let mut reader = open_rig(target, OpenMode::ReadOnly, engine);
         assert_eq!(reader.submit(Operation::Write, 0, 0, block), refused(libc::EROFS));
         assert_eq!(reader.run(Operation::Read, 0, 0, block), Ok(()));
     });
@@ -251,7 +128,7 @@ fn dropping_waits_for_what_is_in_flight() {
     everywhere(|target, engine| {
         for round in 0..20 {
             // Opening again at once proves that the lock and the claim ended with the device.
-            let mut rig = Rig::open(target, OpenMode::ReadWrite, engine);
+            let mut rig = open_rig(target, OpenMode::ReadWrite, engine);
             for piece in 0..u64::from(DEPTH) {
                 let operation = if piece % 2 == 0 { Operation::Read } else { Operation::Write };
                 rig.submit(operation, piece * PIECE_BYTES, piece, PIECE_BYTES).unwrap();
@@ -259,7 +136,7 @@ fn dropping_waits_for_what_is_in_flight() {
             if round % 2 == 0 {
                 rig.device.poll(&mut []);
             }
-            let Rig { device, region } = rig;
+            let Rig { device, region, .. } = rig;
             drop(device);
             let all = region.len_bytes() as usize;
             // SAFETY: the region is alive, and no device knows it any more.
@@ -277,7 +154,7 @@ fn a_file_cut_under_it_is_short_and_not_a_crash() {
         if target._loop_device.is_some() {
             return;
         }
-        let mut rig = Rig::open(target, OpenMode::ReadWrite, engine);
+        let mut rig = open_rig(target, OpenMode::ReadWrite, engine);
         let left = 3 * BLOCK_BYTES + 100;
         OpenOptions::new().write(true).open(&target.path).unwrap().set_len(left).unwrap();
         let short = |moved_bytes| Err(IoError::Short { moved_bytes });
@@ -298,7 +175,7 @@ fn memory_across_the_kernels_limit_of_one_buffer() {
             continue;
         };
         device.register(&region).unwrap();
-        let mut rig = Rig { device, region: Arc::clone(&region) };
+        let mut rig = Rig { device, region: Arc::clone(&region), piece_bytes: PIECE_BYTES };
         let last = (1 << 30) / PIECE_BYTES;
         // One piece on each side of the limit, then one across it.
         for (round, start) in [(1, last - 1), (2, last)] {
@@ -317,7 +194,7 @@ fn memory_across_the_kernels_limit_of_one_buffer() {
 #[test]
 fn facts_tell_what_it_is() {
     everywhere(|target, engine| {
-        let rig = Rig::open(target, OpenMode::ReadOnly, engine);
+        let rig = open_rig(target, OpenMode::ReadOnly, engine);
         let facts = rig.device.facts();
         assert_eq!(facts.capacity_bytes, DRIVE_BYTES);
         assert_eq!(facts.queue_depth, DEPTH);
@@ -484,7 +361,7 @@ fn threads_take_over_where_io_uring_is_forbidden() {
         let forced = open_with(&target.path, OpenMode::ReadWrite, 1, Engine::Uring).err().unwrap();
         assert!(matches!(forced, Error::Environment(_)), "{forced}");
         assert!(forced.to_string().contains("io_uring"), "{forced}");
-        let mut rig = Rig::open(&target, OpenMode::ReadWrite, Engine::Auto);
+        let mut rig = open_rig(&target, OpenMode::ReadWrite, Engine::Auto);
         assert_eq!(rig.device.facts().back_end, "threads");
         assert_eq!(rig.run(Operation::WriteDurable, 0, 0, BLOCK_BYTES), Ok(()));
     })

@@ -6,8 +6,9 @@
 //! - Every other call on a controller happens under its own lock, as SPDK's interface wants it. The
 //!   polling threads only try that lock: whoever holds it is tending the controller already.
 //! - A queue pair has its controller: it is freed first.
+//! - What waits for a fabric's target has a limit: see [`super::watchdog`], and the timeouts of SPDK.
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -18,16 +19,20 @@ use spdk_sys::{
     stn_spdk_namespace_facts, stn_spdk_qpair, stn_spdk_qpair_options,
 };
 
-use super::pcie;
+use super::{pcie, watchdog};
 use crate::error::Error;
 
 /// How often a connection is tried that a busy target did not answer.
 const CONNECT_ATTEMPTS: u32 = 4;
+/// No further attempt is made after this long.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(15);
 /// A failure after this long means that nobody answered.
 const SILENCE: Duration = Duration::from_secs(1);
+/// A target that has accepted a connection has this long to answer what making it asks.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// A fabric's target drops us when it hears nothing for so long. Polls come every 50 ms even when
 /// nothing flows; between opening a drive and its first poll lies the opening of the others.
-const KEEP_ALIVE_MS: u32 = 15_000;
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 static CONNECTED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
@@ -69,7 +74,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Controller {
     /// Connects to a controller, or shares the connection that there is. SPDK must run.
-    pub(super) fn connect(transport_id: &str) -> Result<Controller, Error> {
+    ///
+    /// A controller that leaves one of its own commands without an answer for `admin_limit` counts as
+    /// failed from then on.
+    pub(super) fn connect(transport_id: &str, admin_limit: Duration) -> Result<Controller, Error> {
         let mut connected = lock(&CONNECTED);
         if let Some(entry) = connected.iter_mut().find(|e| e.shared.transport_id == transport_id) {
             if entry.shared.failed.load(Ordering::Acquire) {
@@ -89,26 +97,29 @@ impl Controller {
         let address = CString::new(transport_id)
             .map_err(|_| Error::Usage(format!("drive address {transport_id:?} has a NUL byte")))?;
         let options = stn_spdk_connect_options {
-            keep_alive_timeout_ms: KEEP_ALIVE_MS,
+            keep_alive_timeout_ms: KEEP_ALIVE.as_millis() as u32,
             no_error_logging: true, // each error reaches whoever asked for the command
             ..Default::default()
         };
         let mut pointer = std::ptr::null_mut();
         let mut result = 0;
+        let first = Instant::now();
         for _ in 0..CONNECT_ATTEMPTS {
             let started = Instant::now();
-            // SAFETY: a NUL-terminated string and two locals; nobody else connects meanwhile.
-            result = unsafe {
-                spdk_sys::stn_spdk_controller_connect(
-                    address.as_ptr(),
-                    &raw const options,
-                    &raw mut pointer,
-                )
-            };
+            result = watchdog::bounded(CONNECT_LIMIT, watchdog::peer(transport_id), || {
+                // SAFETY: a NUL-terminated string and two locals; nobody else connects meanwhile.
+                unsafe {
+                    spdk_sys::stn_spdk_controller_connect(
+                        address.as_ptr(),
+                        &raw const options,
+                        &raw mut pointer,
+                    )
+                }
+            });
             // A target that is there and busy does not answer in the two seconds that SPDK waits; one
             // that is not there refuses at once.
             let busy = pci_function.is_none() && started.elapsed() >= SILENCE;
-            if result == 0 || !busy {
+            if result == 0 || !busy || first.elapsed() >= CONNECT_PATIENCE {
                 break;
             }
             tracing::warn!(drive = transport_id, "the target is slow to answer; trying again");
@@ -122,6 +133,18 @@ impl Controller {
             pointer: Mutex::new(ControllerPointer(pointer)),
             failed: AtomicBool::new(false),
         });
+        let limit_us = admin_limit.as_micros() as u64;
+        // SAFETY: a connected controller that nobody else knows yet. The context lives until it is
+        // detached: its last user, which detaches it, holds it.
+        unsafe {
+            spdk_sys::stn_spdk_controller_on_timeout(
+                pointer.as_ptr(),
+                limit_us,
+                limit_us,
+                Some(timed_out),
+                Arc::as_ptr(&shared).cast_mut().cast(),
+            );
+        }
         connected.push(Entry { shared: Arc::clone(&shared), users: 1 });
         Ok(Controller { shared })
     }
@@ -160,6 +183,25 @@ impl Controller {
     /// Keeps the connection alive and completes administrative commands. Never waits. Says whether
     /// the controller still works.
     pub(super) fn tend(&self) -> bool {
+        self.tend_with(|_| true)
+    }
+
+    /// The same, and whether the namespace is still what it was: it may have been taken away, or
+    /// another one put in its place.
+    pub(super) fn tend_namespace(&self, opened: &Namespace) -> bool {
+        self.tend_with(|pointer| {
+            // SAFETY: a connected controller, under its lock.
+            let found = unsafe { namespace(pointer, opened.facts.id) };
+            found.is_some_and(|found| {
+                found.pointer == opened.pointer
+                    && found.facts.sector_bytes == opened.facts.sector_bytes
+                    && found.facts.metadata_bytes == opened.facts.metadata_bytes
+                    && found.facts.sector_count >= opened.facts.sector_count
+            })
+        })
+    }
+
+    fn tend_with(&self, check: impl FnOnce(NonNull<stn_spdk_controller>) -> bool) -> bool {
         let pointer = match self.shared.pointer.try_lock() {
             Ok(pointer) => pointer,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -173,7 +215,7 @@ impl Controller {
         if failed {
             self.shared.failed.store(true, Ordering::Release);
         }
-        !self.shared.failed.load(Ordering::Acquire)
+        !self.shared.failed.load(Ordering::Acquire) && check(pointer.0)
     }
 
     /// Makes a queue pair with room for so many requests.
@@ -184,12 +226,20 @@ impl Controller {
             delay_submit: true, // one doorbell a poll; polls follow submissions at once
         };
         let pointer = {
+            let _connected = lock(&CONNECTED);
             let controller = self.lock();
-            // SAFETY: a connected controller, under its lock, and a local.
-            unsafe { spdk_sys::stn_spdk_qpair_alloc(controller.0.as_ptr(), &raw const options) }
+            // Nobody else connects meanwhile, so that what is cut is ours.
+            watchdog::bounded(CONNECT_LIMIT, watchdog::peer(&self.shared.transport_id), || {
+                // SAFETY: a connected controller, under its lock, and a local.
+                unsafe { spdk_sys::stn_spdk_qpair_alloc(controller.0.as_ptr(), &raw const options) }
+            })
         };
         match NonNull::new(pointer) {
             Some(pointer) => Ok(QueuePair { pointer, controller: self }),
+            None if !self.tend() => Err(Error::DriveNotFound {
+                address: self.shared.transport_id.clone(),
+                detail: "its connection was lost while it was being opened; try again".into(),
+            }),
             None => Err(Error::Environment(format!(
                 "drive {}: no queue pair for {requests} requests; the drive has no more queues, or SPDK \
                  no memory: lower the queue depth, or raise {}",
@@ -255,20 +305,21 @@ impl QueuePair {
     /// fabric's controller is given up without asking it: no memory is reached without its
     /// connections, whose ends are here.
     ///
-    /// Blocks until the controller has answered or its own timeout (CAP.TO) has passed.
-    pub(super) fn fence(&mut self) {
+    /// Blocks until the controller has answered or its own timeout (CAP.TO) has passed. Says whether
+    /// the drive cannot touch memory any more.
+    pub(super) fn fence(&mut self) -> bool {
         if !self.controller.is_pcie() {
             let controller = self.controller.lock();
             self.controller.shared.failed.store(true, Ordering::Release);
             // SAFETY: a connected controller, under its lock. Other users find it failed.
             unsafe { spdk_sys::stn_spdk_controller_fail(controller.0.as_ptr()) };
-            return;
+            return true;
         }
         let connected = lock(&CONNECTED);
         let shared = &self.controller.shared;
         let users = connected.iter().find(|e| Arc::ptr_eq(&e.shared, shared)).map(|e| e.users);
         if users != Some(1) {
-            return;
+            return false;
         }
         let controller = self.controller.lock();
         // SAFETY: nobody else uses this controller or its queues: one user, and both locks are held.
@@ -276,13 +327,55 @@ impl QueuePair {
             if spdk_sys::stn_spdk_controller_reset(controller.0.as_ptr()) == 0 {
                 // A queue that exists at the controller can be freed in good order.
                 let _ = spdk_sys::stn_spdk_qpair_reconnect(self.pointer.as_ptr());
-            } else {
-                tracing::error!(
-                    controller = shared.transport_id,
-                    "cannot be reset: power the drive off before its memory is trusted again"
-                );
+                return true;
             }
         }
+        false
+    }
+
+    /// Has SPDK fail the next commands with this opcode; held back for `hold` if that is given.
+    pub(super) fn inject(&self, opcode: u8, hold: Option<Duration>, count: u32, sct: u8, sc: u8) {
+        let hold_us = hold.map_or(0, |hold| hold.as_micros() as u64);
+        let controller = self.controller.lock();
+        // SAFETY: a connected controller, under its lock, and a queue pair of this thread.
+        let result = unsafe {
+            spdk_sys::stn_spdk_inject_error(
+                controller.0.as_ptr(),
+                self.as_ptr(),
+                opcode,
+                true,
+                hold_us,
+                count,
+                sct,
+                sc,
+            )
+        };
+        assert_eq!(result, 0, "a fault cannot be injected");
+    }
+
+    /// Ends what [`QueuePair::inject`] began.
+    pub(super) fn remove_injected(&self, opcode: u8) {
+        let controller = self.controller.lock();
+        // SAFETY: a connected controller, under its lock, and a queue pair of this thread.
+        unsafe {
+            spdk_sys::stn_spdk_remove_injected_error(controller.0.as_ptr(), self.as_ptr(), opcode);
+        }
+    }
+}
+
+/// SPDK's word that a command is late. Those of a queue pair have a clock of their own; one to the
+/// controller itself, such as a keep-alive, means that the controller does not answer any more.
+unsafe extern "C" fn timed_out(context: *mut c_void, qpair: *mut stn_spdk_qpair, _command: u16) {
+    if !qpair.is_null() {
+        return;
+    }
+    // SAFETY: what `connect` gave, which lives as long as the controller is connected.
+    let shared = unsafe { &*context.cast_const().cast::<Shared>() };
+    if !shared.failed.swap(true, Ordering::AcqRel) {
+        tracing::error!(
+            controller = shared.transport_id,
+            "a command to the controller itself was not answered in time"
+        );
     }
 }
 

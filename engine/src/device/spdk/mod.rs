@@ -7,17 +7,20 @@
 //!   [`IoError::Removed`], and only once its queue pair is gone and, for PCIe, its controller was
 //!   reset: until then the drive may touch the command's memory. The device stays lost.
 //! - That a write ended so does not say that it never reaches the drive: over a fabric it may do so
-//!   until the target has noticed the loss. Its blocks must not be given to others before the pool
-//!   was opened anew.
+//!   until the target has noticed the loss. The drive is not opened for writing before: see `fence`.
 
 #![allow(unsafe_code)]
 
 mod controller;
 mod environment;
+mod fence;
+#[doc(hidden)]
+pub mod inject;
 mod pcie;
 mod registration;
 mod slots;
 mod split;
+mod watchdog;
 
 pub use environment::MEMORY_VARIABLE;
 pub use pcie::list_pcie;
@@ -25,9 +28,10 @@ pub use pcie::list_pcie;
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use spdk_sys::{stn_spdk_controller_facts, stn_spdk_namespace, stn_spdk_namespace_facts};
+use spdk_sys::{stn_spdk_controller_facts, stn_spdk_namespace_facts};
 
 use super::kernel::{MAX_QUEUE_DEPTH, OpenMode, Regions, check};
 use super::{Command, Completion, Device, DriveFacts, Operation, SPDK, SubmitError};
@@ -37,7 +41,7 @@ use crate::limits::BLOCK_BYTES;
 use crate::lock::{DriveLock, Sharing};
 use crate::memory::Region;
 use crate::units::round_down;
-use controller::{Controller, QueuePair, text};
+use controller::{Controller, Namespace, QueuePair, text};
 use registration::Registration;
 use slots::Slots;
 use split::Split;
@@ -54,6 +58,35 @@ const MAX_REQUESTS: u64 = 16 << 10;
 /// What SPDK gives a queue pair by itself.
 const MIN_REQUESTS: u64 = 512;
 
+/// See [`unaccounted_requests`].
+static UNACCOUNTED: AtomicU64 = AtomicU64::new(0);
+
+/// Requests that SPDK took and never completed, over all drives that this process has closed or
+/// lost. Anything but 0 is a fault of the driver: what they named is kept and never used again.
+pub fn unaccounted_requests() -> u64 {
+    UNACCOUNTED.load(Ordering::Acquire)
+}
+
+/// Regions of memory that are registered with SPDK now: 0 when every device and session is closed.
+pub fn registered_regions() -> usize {
+    registration::count()
+}
+
+/// As [`super::open`], with a way to make the device's commands fail.
+#[doc(hidden)]
+pub fn open_with_injector(
+    address: &DriveAddress,
+    queue_depth: u32,
+) -> Result<(Box<dyn Device>, inject::Injector), Error> {
+    let DriveAddress::Spdk { transport_id, namespace } = address else {
+        return Err(Error::Usage(format!("{address} is no drive of SPDK's")));
+    };
+    let injector = inject::Injector::default();
+    let mut device = open_device(transport_id, *namespace, OpenMode::ReadWrite, queue_depth)?;
+    device.injector = Some(injector.clone());
+    Ok((Box::new(device), injector))
+}
+
 /// Opens a namespace behind an SPDK transport ID in the form that [`DriveAddress`] prints. It stays
 /// locked on this host until the device is dropped.
 ///
@@ -66,6 +99,15 @@ pub(crate) fn open(
     mode: OpenMode,
     queue_depth: u32,
 ) -> Result<Box<dyn Device>, Error> {
+    Ok(Box::new(open_device(transport_id, namespace, mode, queue_depth)?))
+}
+
+fn open_device(
+    transport_id: &str,
+    namespace: u32,
+    mode: OpenMode,
+    queue_depth: u32,
+) -> Result<SpdkDevice, Error> {
     if queue_depth == 0 || queue_depth > MAX_QUEUE_DEPTH {
         return Err(Error::Usage(format!(
             "a queue depth of {queue_depth}: it is 1 to {MAX_QUEUE_DEPTH}"
@@ -77,7 +119,10 @@ pub(crate) fn open(
     let sharing = if writable { Sharing::Exclusive } else { Sharing::Shared };
     let lock = DriveLock::take(&address, sharing)?;
     environment::start(pcie::function_of(transport_id).is_some())?;
-    let controller = Controller::connect(transport_id)?;
+    if writable {
+        wait_for_fence(&address, &lock);
+    }
+    let controller = Controller::connect(transport_id, timeout)?;
     let about = controller.facts();
     let Some(found) = controller.namespace(namespace) else {
         return Err(Error::DriveNotFound {
@@ -108,10 +153,9 @@ pub(crate) fn open(
         ?split,
         "opened through SPDK"
     );
-    Ok(Box::new(SpdkDevice {
+    Ok(SpdkDevice {
         queue: Some(queue),
-        namespace: found.pointer.as_ptr(),
-        sector_bytes: found.facts.sector_bytes,
+        namespace: found,
         slots: Slots::new(facts.queue_depth, pieces as usize),
         stalled: VecDeque::with_capacity(facts.queue_depth as usize),
         regions: Regions::new(),
@@ -121,8 +165,28 @@ pub(crate) fn open(
         tended: Instant::now(),
         lost: false,
         facts,
-        _lock: lock,
-    }))
+        injector: None,
+        lock,
+    })
+}
+
+/// Waits until nothing that was sent to this drive by whoever lost it can reach it any more.
+fn wait_for_fence(address: &str, lock: &DriveLock) {
+    let fence = lock.beside("fence");
+    let mut remaining = fence::remaining(&fence);
+    if remaining > Duration::ZERO {
+        tracing::warn!(
+            drive = address,
+            seconds = remaining.as_secs_f32(),
+            "its connection was lost with commands under way: waiting until none can reach it any more"
+        );
+    }
+    while remaining > Duration::ZERO {
+        std::thread::sleep(remaining);
+        remaining = fence::remaining(&fence);
+    }
+    // What cannot be removed has passed all the same.
+    let _ = std::fs::remove_file(fence);
 }
 
 impl Split {
@@ -198,9 +262,8 @@ fn timeout(variable: Option<&str>) -> Result<Duration, Error> {
 struct SpdkDevice {
     /// None once the drive is lost.
     queue: Option<QueuePair>,
-    /// Valid as long as `queue` is there.
-    namespace: *mut stn_spdk_namespace,
-    sector_bytes: u32,
+    /// Its pointer is valid as long as `queue` is there.
+    namespace: Namespace,
     slots: Arc<Slots>,
     /// Slots of which SPDK did not take every piece yet.
     stalled: VecDeque<u32>,
@@ -212,7 +275,9 @@ struct SpdkDevice {
     /// The drive refused a command as lost; the next poll ends the rest.
     lost: bool,
     facts: DriveFacts,
-    _lock: DriveLock,
+    /// In tests.
+    injector: Option<inject::Injector>,
+    lock: DriveLock,
 }
 
 // SAFETY: SPDK ties queue pairs and namespaces to no thread; it wants one thread at a time, which
@@ -235,6 +300,7 @@ impl SpdkDevice {
     fn send(&mut self, slot: u32) -> Sent {
         let Some(queue) = &self.queue else { return Sent::Failed(IoError::Removed) };
         let command = self.slots.command(slot);
+        let sector_bytes = self.namespace.facts.sector_bytes;
         while self.slots.has_more_to_send(slot) {
             let sent = self.slots.sent_bytes(slot);
             let offset = command.offset_bytes + u64::from(sent);
@@ -244,10 +310,10 @@ impl SpdkDevice {
                 return Sent::Failed(IoError::Os(libc::EINVAL));
             };
             let memory = command.memory.address.as_ptr().wrapping_add(sent as usize).cast();
-            let lba = offset / u64::from(self.sector_bytes);
-            let count = length / self.sector_bytes;
+            let lba = offset / u64::from(sector_bytes);
+            let count = length / sector_bytes;
             let fua = spdk_sys::STN_SPDK_FLAG_FUA;
-            let (queue, namespace) = (queue.as_ptr(), self.namespace);
+            let (queue, namespace) = (queue.as_ptr(), self.namespace.pointer.as_ptr());
             // SAFETY: a live queue pair and its namespace, used by this thread alone; a request of
             // a slot that is not on its way, pinned in `self.slots`. The piece lies within the
             // command's memory, which `submit` found within a registered region and whose owner
@@ -269,7 +335,9 @@ impl SpdkDevice {
             match -result {
                 0 => self.slots.sent(slot, length),
                 libc::ENOMEM => return Sent::Stalled,
-                libc::ENXIO => {
+                // Lost; or the namespace is not there any more, which makes no sense of a command
+                // that was checked.
+                libc::ENXIO | libc::EINVAL => {
                     self.lost = true;
                     return Sent::Failed(IoError::Removed);
                 }
@@ -282,6 +350,9 @@ impl SpdkDevice {
     /// Everything that is due: completions, what could not be sent before, the controller.
     fn work(&mut self) {
         let Some(queue) = &self.queue else { return };
+        if let Some(injector) = &self.injector {
+            injector.apply(queue);
+        }
         // SAFETY: our queue pair, on the one thread that uses it. Callbacks touch the slots only.
         let result: c_int =
             unsafe { spdk_sys::stn_spdk_qpair_process_completions(queue.as_ptr(), 0) };
@@ -321,8 +392,9 @@ impl SpdkDevice {
 
     fn tend(&mut self, now: Instant) {
         let Some(queue) = &self.queue else { return };
-        if !queue.controller().tend() || !queue.is_connected() {
-            self.lose("its controller has failed");
+        let is_same = queue.controller().tend_namespace(&self.namespace);
+        if !is_same || !queue.is_connected() {
+            self.lose("its controller has failed, or its namespace is not what it was");
         } else if let Some(oldest) = self.slots.oldest()
             && now.saturating_duration_since(oldest) > self.timeout
         {
@@ -340,21 +412,48 @@ impl SpdkDevice {
             in_flight = self.slots.in_flight(),
             "drive given up: {why}"
         );
-        if self.slots.outstanding_pieces() > 0 {
-            queue.fence();
+        let over_fabric = !queue.controller().is_pcie();
+        if over_fabric && self.mode == OpenMode::ReadWrite && self.slots.in_flight() > 0 {
+            self.raise_fence();
         }
-        drop(queue);
-        if self.slots.outstanding_pieces() > 0 {
-            // SPDK has lost track of a request: its storage must not become anything else.
-            std::mem::forget(Arc::clone(&self.slots));
+        self.slots.begin_to_lose();
+        if self.slots.outstanding_pieces() > 0 && !queue.fence() {
+            // The drive may write to memory, or read it, whenever it likes: it stays what it is.
             tracing::error!(
                 drive = self.facts.address,
-                requests = self.slots.outstanding_pieces(),
+                "cannot be reset: power it off; memory that it may touch is kept until this process ends"
+            );
+            std::mem::forget(std::mem::replace(&mut self.regions, Regions::new()));
+        }
+        drop(queue);
+        self.account();
+        self.slots.end_all();
+        self.stalled.clear();
+    }
+
+    fn raise_fence(&self) {
+        if let Err(error) = fence::raise(&self.lock.beside("fence")) {
+            tracing::error!(
+                drive = self.facts.address,
+                %error,
+                "cannot be noted: open it for writing only after half a minute"
+            );
+        }
+    }
+
+    /// After the queue pair was freed, which completes everything: whether it did.
+    fn account(&self) {
+        let left = self.slots.outstanding_pieces();
+        if left > 0 {
+            // SPDK has lost track of a request: its storage must not become anything else.
+            std::mem::forget(Arc::clone(&self.slots));
+            UNACCOUNTED.fetch_add(left.into(), Ordering::AcqRel);
+            tracing::error!(
+                drive = self.facts.address,
+                requests = left,
                 "SPDK freed a queue without completing what was on it"
             );
         }
-        self.slots.end_all();
-        self.stalled.clear();
     }
 }
 
@@ -434,7 +533,9 @@ impl Drop for SpdkDevice {
             self.work();
         }
         // Before the regions: freeing a queue pair ends what little it may still do with memory.
-        drop(self.queue.take());
+        if self.queue.take().is_some() {
+            self.account();
+        }
     }
 }
 

@@ -50,6 +50,12 @@ impl Registration {
     }
 }
 
+/// Regions that SPDK knows now.
+pub(super) fn count() -> usize {
+    let counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
+    counts.as_ref().map_or(0, HashMap::len)
+}
+
 impl Drop for Registration {
     fn drop(&mut self) {
         let mut counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -58,6 +58,7 @@ pub(super) struct Slots {
     done_count: Cell<usize>,
     outstanding_pieces: Cell<u32>,
     aborted: Cell<bool>,
+    losing: Cell<bool>,
 }
 
 impl Slots {
@@ -100,6 +101,7 @@ impl Slots {
             done_count: Cell::new(0),
             outstanding_pieces: Cell::new(0),
             aborted: Cell::new(false),
+            losing: Cell::new(false),
         });
         for piece in &slots.pieces {
             piece.slots.set(Arc::as_ptr(&slots));
@@ -209,6 +211,12 @@ impl Slots {
         self.aborted.get()
     }
 
+    /// From here on what fails has been lost, whatever its status says: it was given by whoever took
+    /// the queue down.
+    pub(super) fn begin_to_lose(&self) {
+        self.losing.set(true);
+    }
+
     /// When the oldest active command came.
     pub(super) fn oldest(&self) -> Option<Instant> {
         let active = self.slots.iter().filter(|slot| slot.stage.get() == Stage::Active);
@@ -243,6 +251,7 @@ impl Slots {
 
     fn piece_ended(&self, index: u32, status: Result<(), IoError>) {
         let slot = &self.slots[index as usize];
+        let status = if self.losing.get() { status.map_err(|_| IoError::Removed) } else { status };
         if status == Err(IoError::Removed) {
             self.aborted.set(true);
         }

@@ -1,0 +1,120 @@
+//! An end to calls of SPDK that would wait for ever: some of those that connect wait for an answer
+//! without a limit, and a target that hangs after it has accepted the connection gives none.
+//!
+//! After the limit the TCP connections that the call has opened are shut down. SPDK then finds them
+//! closed, as it would after any other loss, and the call returns its error.
+
+use std::collections::HashSet;
+use std::fs;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How often new connections are looked for once the limit has passed: one loss may be answered by
+/// another attempt.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Runs `call`, which talks to `peer`, and cuts what it has opened when it takes longer than
+/// `limit`. No other thread connects to `peer` meanwhile.
+pub(super) fn bounded<T>(limit: Duration, peer: Option<SocketAddr>, call: impl FnOnce() -> T) -> T {
+    let Some(peer) = peer else { return call() };
+    let before = sockets().into_iter().map(|(_, name)| name).collect();
+    let (done, ended) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let watch = std::thread::Builder::new().name("stn-spdk-watch".into());
+        let watching = watch.spawn_scoped(scope, move || {
+            let mut patience = limit;
+            while ended.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
+                patience = LOOK;
+                cut(peer, &before);
+            }
+        });
+        if let Err(error) = watching {
+            tracing::warn!(%error, "no thread to watch a connection being made: it may take for ever");
+        }
+        let result = call();
+        drop(done);
+        result
+    })
+}
+
+/// The TCP peer that a transport ID names, if it names one by number.
+pub(super) fn peer(transport_id: &str) -> Option<SocketAddr> {
+    let field = |name: &str| {
+        transport_id.split_whitespace().find_map(|part| {
+            let (key, value) = part.split_once([':', '='])?;
+            key.eq_ignore_ascii_case(name).then_some(value)
+        })
+    };
+    let is_tcp = field("trtype").is_some_and(|kind| kind.eq_ignore_ascii_case("tcp"));
+    let address: IpAddr = field("traddr")?.parse().ok()?;
+    let port: u16 = field("trsvcid")?.parse().ok()?;
+    is_tcp.then_some(SocketAddr::new(address, port))
+}
+
+/// The process's sockets: each descriptor, and the socket's own name.
+fn sockets() -> Vec<(RawFd, String)> {
+    let Ok(descriptors) = fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let socket = |entry: fs::DirEntry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        let target = fs::read_link(entry.path()).ok()?;
+        let name = target.to_str()?;
+        name.starts_with("socket:").then(|| (number, name.to_owned()))
+    };
+    descriptors.filter_map(Result::ok).filter_map(socket).collect()
+}
+
+fn cut(peer: SocketAddr, before: &HashSet<String>) {
+    for (number, name) in sockets() {
+        if before.contains(&name) {
+            continue;
+        }
+        // SAFETY: only to make another descriptor of it, which fails if it was closed meanwhile.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+        // What the number means now stays what our own descriptor means.
+        let Ok(own) = borrowed.try_clone_to_owned() else { continue };
+        let stream = TcpStream::from(own);
+        if stream.peer_addr().is_ok_and(|found| found == peer) {
+            tracing::warn!(%peer, "the target does not answer: its connection is given up");
+            // A connection that is closed already needs no more.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::net::TcpListener;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn only_tcp_peers_given_by_number_are_known() {
+        let id = "trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:4420 subnqn:nqn.x:drive0";
+        assert_eq!(peer(id), Some("127.0.0.1:4420".parse().unwrap()));
+        assert_eq!(peer("trtype:PCIe traddr:0000:04:00.0"), None);
+        assert_eq!(peer("trtype:RDMA traddr:127.0.0.1 trsvcid:4420"), None);
+        assert_eq!(peer("trtype:TCP traddr:storage.example trsvcid:4420"), None);
+    }
+
+    #[test]
+    fn what_waits_for_ever_is_cut_and_nothing_else_is() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let mut old = TcpStream::connect(at).unwrap();
+        let start = Instant::now();
+        let waited = bounded(Duration::from_millis(300), Some(at), || {
+            TcpStream::connect(at).unwrap().read(&mut [0]).unwrap()
+        });
+        assert_eq!(waited, 0);
+        assert!(start.elapsed() >= Duration::from_millis(300));
+        // The connection from before lives.
+        old.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        assert!(old.read(&mut [0]).is_err());
+        // And a call in time is left alone.
+        assert_eq!(bounded(Duration::from_secs(60), Some(at), || 7), 7);
+    }
+}

@@ -1,0 +1,178 @@
+//! What becomes of a pool whose NVMe-oF target goes silent, dies or hangs up, with writes under way
+//! and without: every operation ends, nothing hangs, and once the target is back the pool opens
+//! within a bound, with all that was acknowledged. As in `spdk_faults.rs`, SPDK owes nothing then.
+//!
+//! Each test starts a target of its own and is skipped, with a message, where that cannot be.
+
+#![cfg(feature = "spdk")]
+#![allow(unsafe_code, clippy::unwrap_used)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::device_rig::Numbers;
+use common::faulty::Bench;
+use common::{Pattern, save, save_disturbed};
+use stanchion_engine::device::kernel::OpenMode;
+use stanchion_engine::device::{self, Command, DmaSlice, Operation, SubmitError, spdk};
+use stanchion_engine::ring::codes;
+use stanchion_engine::{CheckpointName, Error, IoError};
+
+const MIB: u64 = 1 << 20;
+/// The keep-alive timeout and a margin, and the opening itself on a busy machine.
+const REOPENED_WITHIN: Duration = Duration::from_secs(18 + 12);
+
+fn new() -> (CheckpointName, Pattern) {
+    ("new@1".parse().unwrap(), Pattern::new(3, 48 * MIB))
+}
+
+fn assert_lost(error: &Error) {
+    assert!(matches!(error, Error::DriveUnfit { why: "is lost", .. }), "{error}");
+    assert!(error.to_string().contains("STNDRIVE"), "{error}");
+}
+
+/// Checks the pool once its drives are back; says how long that took.
+fn reopens(bench: &Bench) {
+    let start = Instant::now();
+    drop(bench.open());
+    let took = start.elapsed();
+    eprintln!("opened {took:?} after the drives were back");
+    assert!(took < REOPENED_WITHIN, "{took:?}");
+    bench.check();
+}
+
+#[test]
+fn a_target_that_dies_under_load_and_comes_back() {
+    let Some(mut bench) = Bench::new(2) else { return };
+    for _ in 0..2 {
+        let pool = bench.open();
+        bench.save(&pool, 6 * MIB);
+        let (name, pattern) = new();
+        let ended = save_disturbed(&pool, &name, &pattern, || bench.target.kill()).unwrap();
+        assert_eq!(ended.status(), Err((codes::REMOVED, 0)));
+        assert!(ended.commit.result < 0);
+        assert_lost(&save(&pool, &name, &pattern).unwrap_err());
+        drop(pool);
+        bench.target.restart();
+        reopens(&bench);
+    }
+}
+
+#[test]
+fn a_target_that_is_silent_and_then_carries_out_what_it_was_sent() {
+    let Some(mut bench) = Bench::new(2) else { return };
+    bench.set_timeout(2);
+    let pool = bench.open();
+    bench.save(&pool, 6 * MIB);
+    let (name, pattern) = new();
+    let start = Instant::now();
+    let ended = save_disturbed(&pool, &name, &pattern, || bench.target.freeze()).unwrap();
+    assert_eq!(ended.status(), Err((codes::REMOVED, 0)));
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert_lost(&save(&pool, &name, &pattern).unwrap_err());
+    drop(pool);
+    assert_eq!((spdk::unaccounted_requests(), spdk::registered_regions()), (0, 0));
+    // Now the writes that nobody waits for any more are in the target's hands. Whoever opens the
+    // pool for writing gets the very same places for the next checkpoint.
+    bench.target.thaw();
+    bench.set_timeout(30);
+    reopens(&bench);
+    let pool = bench.open();
+    bench.save(&pool, 48 * MIB);
+    bench.close(pool);
+}
+
+#[test]
+fn a_target_that_goes_silent_is_noticed_although_nothing_flows() {
+    let Some(bench) = Bench::new(1) else { return };
+    bench.set_timeout(2);
+    let mut device = device::open(&bench.target.drives[0], OpenMode::ReadWrite, 4).unwrap();
+    bench.target.freeze();
+    // A keep-alive is sent every 7.5 s, and late after 2 s more. Nothing else is under way.
+    let end = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < end {
+        assert_eq!(device.poll(&mut []), 0);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let flush =
+        Command { operation: Operation::Flush, offset_bytes: 0, memory: DmaSlice::EMPTY, tag: 0 };
+    // SAFETY: a flush names no memory.
+    let refused = unsafe { device.submit(flush) };
+    assert_eq!(refused, Err(SubmitError::Failed(IoError::Removed)), "not noticed");
+    drop(device);
+    bench.target.thaw();
+    bench.set_timeout(30);
+    // Nothing was lost with it: nobody has to wait.
+    let start = Instant::now();
+    drop(bench.open());
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+    bench.check();
+}
+
+#[test]
+fn connections_that_break_under_load() {
+    let Some(mut bench) = Bench::new(2) else { return };
+    for _ in 0..2 {
+        let pool = bench.open();
+        bench.save(&pool, 6 * MIB);
+        let (name, pattern) = new();
+        // Each drive has one for commands to its controller and one for the rest.
+        let cut = || assert_eq!(cut_connections(bench.target.port()), 4);
+        let ended = save_disturbed(&pool, &name, &pattern, cut).unwrap();
+        assert_eq!(ended.status(), Err((codes::REMOVED, 0)));
+        assert_lost(&save(&pool, &name, &pattern).unwrap_err());
+        drop(pool);
+        reopens(&bench);
+    }
+}
+
+/// Breaks this process's connections to a port of its own machine; says how many.
+fn cut_connections(port: u16) -> usize {
+    let mut cut = 0;
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+        let number = entry.unwrap().file_name().to_str().unwrap().parse().unwrap();
+        // SAFETY: only to make another descriptor of it, which fails if it was closed meanwhile.
+        let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+        let Ok(own) = borrowed.try_clone_to_owned() else { continue };
+        let stream = std::net::TcpStream::from(own);
+        if stream.peer_addr().is_ok_and(|peer| peer.port() == port) {
+            stream.shutdown(std::net::Shutdown::Both).unwrap();
+            cut += 1;
+        }
+    }
+    cut
+}
+
+#[test]
+fn opening_a_target_that_hangs_ends() {
+    let Some(bench) = Bench::new(1) else { return };
+    let address = &bench.target.drives[0];
+    let open = || device::open(address, OpenMode::ReadOnly, 4);
+    let start = Instant::now();
+    drop(open().unwrap());
+    let usual = start.elapsed();
+    let mut numbers = Numbers(11);
+    let (mut failed, mut longest) = (0, Duration::ZERO);
+    for _ in 0..4 {
+        let instant = usual.mul_f64(numbers.below(1000) as f64 / 1000.0);
+        std::thread::scope(|scope| {
+            let opening = scope.spawn(|| {
+                let start = Instant::now();
+                (open(), start.elapsed())
+            });
+            std::thread::sleep(instant);
+            bench.target.freeze();
+            let (opened, took) = opening.join().unwrap();
+            failed += usize::from(opened.is_err());
+            longest = longest.max(took);
+            if let Err(error) = opened {
+                assert!(matches!(error, Error::DriveNotFound { .. }), "{error}");
+            }
+            bench.target.thaw();
+        });
+    }
+    eprintln!("usually {usual:?}; {failed} of 4 failed, after {longest:?} at most");
+    assert!(longest < Duration::from_secs(45), "{longest:?}");
+    bench.check();
+}
