@@ -66,15 +66,15 @@ fn lose_a_drive(seed: u64, drives: usize) {
     let mut sims: Vec<_> = (0..drives).map(|number| sim(&format!("SIM{number}"))).collect();
     format(&sims, Redundancy::Mirror);
     let gone = rng.index(drives);
-    let mut saved: Saved = vec![(name("run@1"), Pattern::new(seed, 9 * MIB + 77))];
+    let mut saved: Saved = vec![(name("run@1"), Pattern::new(seed, 6 * MIB + 77))];
     {
         let pool = open(&sims, PoolMode::ReadWrite, false).unwrap();
         save(&pool, &saved[0].0, &saved[0].1).unwrap();
-        // A save is about 20 commands on each drive, commit included.
-        let when = When::From(rng.index(24) as u64);
+        // A save is ten to twenty commands on each drive, commit included.
+        let when = When::From(rng.index(20) as u64);
         let effect = Effect::Fail(IoError::Removed);
         sims[gone].inject(Fault { operation: None, range_bytes: None, when, effect }).unwrap();
-        let during = (name("run@2"), Pattern::new(seed + 1, 9 * MIB + 5));
+        let during = (name("run@2"), Pattern::new(seed + 1, 6 * MIB + 5));
         if save(&pool, &during.0, &during.1).is_ok() {
             saved.push(during);
         }
@@ -92,7 +92,7 @@ fn lose_a_drive(seed: u64, drives: usize) {
         let serial = format!("SIM{gone}");
         assert!(pool.notices().contains(&Notice::Missing { serial, written_without: true }));
         restore_all(&pool, &saved);
-        let degraded = (name("run@3"), Pattern::new(seed + 2, 5 * MIB));
+        let degraded = (name("run@3"), Pattern::new(seed + 2, 3 * MIB));
         save(&pool, &degraded.0, &degraded.1).unwrap();
         let health = pool.find(&degraded.0).unwrap().health;
         saved.push(degraded);

@@ -175,9 +175,15 @@ pub fn write(handle: u64, buffer: u32, len_bytes: u64, at: u64, user_data: u64) 
     SubmitEntry::write(transfer, user_data)
 }
 
+/// A session with no more memory than that: taking it costs time.
+fn small(memory_bytes: u64) -> SessionOptions {
+    SessionOptions { memory_bytes, ..SessionOptions::default() }
+}
+
 /// Saves a pattern as a checkpoint of one participant, in pieces of a few chunks.
 pub fn save(pool: &Pool, name: &CheckpointName, pattern: &Pattern) -> Result<u64, Error> {
-    let mut session = pool.session(&SessionOptions::default())?;
+    let piece = 4 * pool.info().chunk_bytes;
+    let mut session = pool.session(&small(piece))?;
     let handle = session.begin(&CheckpointSpec {
         name: name.clone(),
         participants: 1,
@@ -185,7 +191,6 @@ pub fn save(pool: &Pool, name: &CheckpointName, pattern: &Pattern) -> Result<u64
         length_bytes: pattern.len_bytes(),
         shards: Vec::new(),
     })?;
-    let piece = 4 * pool.info().chunk_bytes;
     let mut buffer = session.alloc(piece)?;
     let mut out = [CompleteEntry::default(); 4];
     for (number, bytes) in pattern.bytes.chunks(piece as usize).enumerate() {
@@ -293,10 +298,10 @@ pub fn save_disturbed(
 
 /// Restores a checkpoint and compares it; the error is the first completion's code.
 pub fn restore(pool: &Pool, name: &CheckpointName, pattern: &Pattern) -> Result<(), i64> {
-    let mut session = pool.session(&SessionOptions::default()).unwrap();
+    let piece = 4 * pool.info().chunk_bytes;
+    let mut session = pool.session(&small(piece)).unwrap();
     let opened = session.open(name, 0).unwrap();
     assert_eq!(opened.length_bytes, pattern.len_bytes());
-    let piece = 4 * opened.chunk_bytes;
     let buffer = session.alloc(piece).unwrap();
     let mut out = [CompleteEntry::default(); 4];
     for (number, bytes) in pattern.bytes.chunks(piece as usize).enumerate() {
