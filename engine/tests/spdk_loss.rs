@@ -21,7 +21,7 @@ use stanchion_engine::{CheckpointName, Error, IoError};
 
 const MIB: u64 = 1 << 20;
 /// The keep-alive timeout and a margin, and the opening itself on a busy machine.
-const REOPENED_WITHIN: Duration = Duration::from_secs(18 + 12);
+const REOPENED_WITHIN: Duration = Duration::from_secs(18 + 17);
 
 fn new() -> (CheckpointName, Pattern) {
     ("new@1".parse().unwrap(), Pattern::new(3, 48 * MIB))
@@ -113,18 +113,16 @@ fn a_target_that_goes_silent_is_noticed_although_nothing_flows() {
 #[test]
 fn connections_that_break_under_load() {
     let Some(mut bench) = Bench::new(2) else { return };
-    for _ in 0..2 {
-        let pool = bench.open();
-        bench.save(&pool, 6 * MIB);
-        let (name, pattern) = new();
-        // Each drive has one for commands to its controller and one for the rest.
-        let cut = || assert_eq!(cut_connections(bench.target.port()), 4);
-        let ended = save_disturbed(&pool, &name, &pattern, cut).unwrap();
-        assert_eq!(ended.status(), Err((codes::REMOVED, 0)));
-        assert_lost(&save(&pool, &name, &pattern).unwrap_err());
-        drop(pool);
-        reopens(&bench);
-    }
+    let pool = bench.open();
+    bench.save(&pool, 6 * MIB);
+    let (name, pattern) = new();
+    // Each drive has one for commands to its controller and one for the rest.
+    let cut = || assert_eq!(cut_connections(bench.target.port()), 4);
+    let ended = save_disturbed(&pool, &name, &pattern, cut).unwrap();
+    assert_eq!(ended.status(), Err((codes::REMOVED, 0)));
+    assert_lost(&save(&pool, &name, &pattern).unwrap_err());
+    drop(pool);
+    reopens(&bench);
 }
 
 /// Breaks this process's connections to a port of its own machine; says how many.

@@ -165,7 +165,7 @@ fn a_lost_drive_ends_every_command_once_and_can_be_opened_again() {
     assert!(reopening.elapsed() < Duration::from_secs(10), "{:?}", reopening.elapsed());
     let mut rig = open_rig(&address, OpenMode::ReadWrite);
     let waited = lost.elapsed();
-    assert!((15.0..30.0).contains(&waited.as_secs_f64()), "{waited:?}");
+    assert!((15.0..40.0).contains(&waited.as_secs_f64()), "{waited:?}");
     assert_eq!(rig.run(Operation::Write, 0, 0, 4096), Ok(()));
     // A loss is noticed on an idle drive, too.
     target.kill();

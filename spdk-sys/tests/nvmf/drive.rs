@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::{CString, c_int, c_void};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::time::{Duration, Instant};
@@ -157,9 +158,25 @@ pub struct OwnTarget {
 }
 
 impl OwnTarget {
-    pub fn start() -> Self {
-        let run_dir = std::env::temp_dir().join(format!("stanchion-nvmf-{}", std::process::id()));
-        let port = (20_000 + std::process::id() % 10_000).to_string();
+    /// Whether a target can run here; says why not.
+    pub fn can_start() -> bool {
+        let prefix = std::env::var_os("STANCHION_SPDK_PREFIX");
+        let prefix = prefix.map_or_else(|| PathBuf::from("/opt/stanchion-spdk"), PathBuf::from);
+        let is_root = std::fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0);
+        let is_there = prefix.join("bin/nvmf_tgt").exists();
+        if !is_root || !is_there {
+            eprintln!("skipped: it needs root, and nvmf_tgt in {}", prefix.display());
+        }
+        is_root && is_there
+    }
+
+    /// The test's `number`th.
+    pub fn start(number: u32) -> Self {
+        let name = format!("stanchion-nvmf-{}-{number}", std::process::id());
+        let run_dir = std::env::temp_dir().join(name);
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port().to_string();
+        drop(free);
         let output = target_script("start", &run_dir)
             .args(["--size", "64M", "--port", &port])
             .output()

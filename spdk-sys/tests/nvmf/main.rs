@@ -1,12 +1,12 @@
 //! The shim against a real controller over NVMe/TCP: what it writes is there, and every request completes exactly once.
 //!
-//! Runs when `STANCHION_TEST_NVMF` holds a drive address, and OVERWRITES that drive; `scripts/nvmf-target start` prints one.
-//! To keep a mistake harmless, only a drive with the serial number of that target is accepted. SPDK initialises once per
-//! process, so this is one test in a binary of its own.
+//! Starts targets of its own, and is skipped, with a message, where that cannot be. Only a drive with the serial number of such
+//! a target is accepted. SPDK initialises once per process, so this is one test in a binary of its own.
 
 mod drive;
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
+use std::fs::File;
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -24,13 +24,14 @@ const READ_ERROR: (u16, u16) = (2, 0x81);
 
 #[test]
 fn shim_over_nvme_tcp() {
-    let Ok(address) = std::env::var("STANCHION_TEST_NVMF") else {
-        eprintln!(
-            "SKIPPED: STANCHION_TEST_NVMF holds no drive address; scripts/nvmf-target start prints one"
-        );
+    if !OwnTarget::can_start() {
         return;
-    };
-    let address = CString::new(address.lines().next().unwrap_or_default()).unwrap();
+    }
+    // One target at a time on this machine, whatever runs the tests.
+    let turn = File::create(std::env::temp_dir().join("stanchion-test-nvmf.lock")).unwrap();
+    turn.lock().unwrap();
+    let target = OwnTarget::start(0);
+    let address = target.address.clone();
 
     refuses_without_environment(&address);
     let options =
@@ -54,6 +55,7 @@ fn shim_over_nvme_tcp() {
     full_queue_is_told(&mut drive);
     foreign_memory_can_be_registered(&drive);
     reset_keeps_the_drive_usable(&mut drive);
+    reset_under_load(&mut drive);
     freeing_a_queue_completes_what_is_on_it(&mut drive);
 
     // SAFETY: the last use of the controller; its queue pair is freed before.
@@ -304,6 +306,57 @@ fn reset_keeps_the_drive_usable(drive: &mut Drive) {
     drive.finish_with(command, SUCCESS);
 }
 
+/// A reset with commands under way ends each of them once, and what is then said of a write is true: one that succeeded is
+/// there, and one that was aborted can be sent again to the same place.
+fn reset_under_load(drive: &mut Drive) {
+    const CHUNKS: usize = 16;
+    let mut written = Buffer::new(CHUNKS * MIB);
+    let mut found = Buffer::new(CHUNKS * MIB);
+    let lba = |chunk: usize, drive: &Drive| (chunk * MIB / drive.sector_bytes) as u64;
+    let mut aborted = 0;
+    for round in 0..8 {
+        fill(written.slice(), 100 + round);
+        let mut commands: Vec<_> = (0..CHUNKS).map(|_| Command::new()).collect();
+        for (chunk, command) in commands.iter_mut().enumerate() {
+            // SAFETY: within the buffer.
+            let at = unsafe { written.start.add(chunk * MIB) };
+            assert_eq!(drive.write(command, at, lba(chunk, drive), MIB, 0), 0);
+        }
+        // SAFETY: one thread uses the controller, and the namespace is asked for anew.
+        unsafe {
+            for _ in 0..round {
+                assert!(stn_spdk_qpair_process_completions(drive.qpair, 0) >= 0);
+            }
+            assert_eq!(stn_spdk_controller_reset(drive.controller), 0);
+            assert_eq!(stn_spdk_qpair_reconnect(drive.qpair), 0);
+            let id = stn_spdk_controller_next_namespace(drive.controller, 0);
+            drive.namespace = stn_spdk_controller_namespace(drive.controller, id);
+        }
+        let counts: Vec<_> = commands.iter().map(|command| command.completions.get()).collect();
+        assert_eq!(counts, [1; CHUNKS], "each command ends once");
+        for (chunk, command) in commands.iter().enumerate() {
+            if command.status.get() == SUCCESS {
+                continue;
+            }
+            aborted += 1;
+            let mut again = Command::new();
+            // SAFETY: within the buffer.
+            let at = unsafe { written.start.add(chunk * MIB) };
+            assert_eq!(drive.write(&mut again, at, lba(chunk, drive), MIB, 0), 0);
+            drive.finish_with(again, SUCCESS);
+        }
+        for chunk in 0..CHUNKS {
+            let mut command = Command::new();
+            // SAFETY: within the buffer.
+            let at = unsafe { found.start.add(chunk * MIB) };
+            assert_eq!(drive.read(&mut command, at, lba(chunk, drive), MIB), 0);
+            drive.finish_with(command, SUCCESS);
+        }
+        assert!(found.slice() == written.slice(), "round {round}");
+    }
+    assert!(aborted > 0, "no reset met a command under way");
+}
+
 /// Leaves the drive with a new queue pair.
 fn freeing_a_queue_completes_what_is_on_it(drive: &mut Drive) {
     let buffer = Buffer::new(16 * MIB);
@@ -328,7 +381,7 @@ fn freeing_a_queue_completes_what_is_on_it(drive: &mut Drive) {
 
 /// A target of the test's own, killed while commands are outstanding.
 fn lost_target_is_noticed() {
-    let target = OwnTarget::start();
+    let target = OwnTarget::start(1);
     let drive = connect(&target.address);
     let buffer = Buffer::new(16 * MIB);
     let mut commands: Vec<_> = (0..16).map(|_| Command::new()).collect();

@@ -421,7 +421,8 @@ impl SpdkDevice {
             // The drive may write to memory, or read it, whenever it likes: it stays what it is.
             tracing::error!(
                 drive = self.facts.address,
-                "cannot be reset: power it off; memory that it may touch is kept until this process ends"
+                "its controller was not reset, as it cannot be or others use it: memory that it may touch is \
+                 kept until this process ends"
             );
             std::mem::forget(std::mem::replace(&mut self.regions, Regions::new()));
         }
