@@ -138,6 +138,12 @@ struct stn_spdk_controller_facts {
 
 void stn_spdk_controller_facts(struct stn_spdk_controller *controller, struct stn_spdk_controller_facts *facts);
 
+/*
+ * The SMART / health log page (02h) of the controller, `length` bytes of it, 512 at most. Blocks until the controller has
+ * answered. -ETIMEDOUT after 5 seconds; -EIO when it answers with an error; -EINVAL for a length that is no multiple of 4.
+ */
+int stn_spdk_controller_health(struct stn_spdk_controller *controller, void *log, size_t length);
+
 /* First active namespace ID (previous == 0) or the next one after `previous`; 0 when there is none. */
 uint32_t stn_spdk_controller_next_namespace(struct stn_spdk_controller *controller, uint32_t previous);
 

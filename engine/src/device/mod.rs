@@ -10,9 +10,13 @@
 //! - A completed write is durable only after a later [`Operation::Flush`] that was submitted after
 //!   that completion, or if it was itself a [`Operation::WriteDurable`].
 
+pub mod binding;
+pub mod health;
 pub mod inventory;
 pub mod kernel;
+pub mod locks;
 mod open;
+pub mod pci;
 pub(crate) mod queue;
 pub(crate) mod remote;
 pub mod safety;

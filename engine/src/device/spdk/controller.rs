@@ -19,6 +19,8 @@ use spdk_sys::{
 };
 
 use super::pcie;
+use crate::address::function_of_transport_id;
+use crate::device::health::{HEALTH_LOG_BYTES, Health};
 use crate::error::Error;
 
 /// How often a connection is tried that a busy target did not answer.
@@ -82,7 +84,7 @@ impl Controller {
             entry.users += 1;
             return Ok(Controller { shared: Arc::clone(&entry.shared) });
         }
-        let pci_function = pcie::function_of(transport_id);
+        let pci_function = function_of_transport_id(transport_id);
         if let Some(function) = pci_function {
             pcie::check_driver(transport_id, function)?;
         }
@@ -150,6 +152,27 @@ impl Controller {
         let pointer = self.lock();
         // SAFETY: a connected controller, under its lock.
         unsafe { namespaces(pointer.0) }
+    }
+
+    /// The controller's account of its health. Blocks until it has answered.
+    pub(super) fn health(&self) -> Result<Health, Error> {
+        let pointer = self.lock();
+        let mut log = [0_u8; HEALTH_LOG_BYTES];
+        // SAFETY: a connected controller, under its lock, and a local of the length that is told.
+        let result = unsafe {
+            spdk_sys::stn_spdk_controller_health(
+                pointer.0.as_ptr(),
+                log.as_mut_ptr().cast(),
+                HEALTH_LOG_BYTES,
+            )
+        };
+        match result {
+            0 => Ok(Health::decode(&log)),
+            _ => Err(Error::os(
+                format!("asking drive {} for its health", self.shared.transport_id),
+                std::io::Error::from_raw_os_error(-result),
+            )),
+        }
     }
 
     /// Whether commands go over PCIe.

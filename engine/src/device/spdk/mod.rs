@@ -29,9 +29,10 @@ use std::time::{Duration, Instant};
 
 use spdk_sys::{stn_spdk_controller_facts, stn_spdk_namespace, stn_spdk_namespace_facts};
 
+use super::health::Health;
 use super::kernel::{MAX_QUEUE_DEPTH, OpenMode, Regions, check};
 use super::{Command, Completion, Device, DriveFacts, Operation, SPDK, SubmitError};
-use crate::address::DriveAddress;
+use crate::address::{DriveAddress, function_of_transport_id};
 use crate::error::{Error, IoError};
 use crate::limits::BLOCK_BYTES;
 use crate::lock::{DriveLock, Sharing};
@@ -76,7 +77,7 @@ pub(crate) fn open(
     let writable = mode == OpenMode::ReadWrite;
     let sharing = if writable { Sharing::Exclusive } else { Sharing::Shared };
     let lock = DriveLock::take(&address, sharing)?;
-    environment::start(pcie::function_of(transport_id).is_some())?;
+    environment::start(function_of_transport_id(transport_id).is_some())?;
     let controller = Controller::connect(transport_id)?;
     let about = controller.facts();
     let Some(found) = controller.namespace(namespace) else {
@@ -123,6 +124,18 @@ pub(crate) fn open(
         facts,
         _lock: lock,
     }))
+}
+
+/// A drive's own account of its health.
+///
+/// # Errors
+/// As [`open`]; [`Error::Environment`] when the drive does not answer.
+pub(crate) fn read_health(transport_id: &str, namespace: u32) -> Result<Health, Error> {
+    let address = DriveAddress::Spdk { transport_id: transport_id.into(), namespace }.to_string();
+    let _lock = DriveLock::take(&address, Sharing::Shared)?;
+    environment::start(function_of_transport_id(transport_id).is_some())?;
+    let controller = Controller::connect(transport_id)?;
+    controller.health()
 }
 
 impl Split {
