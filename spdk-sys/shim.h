@@ -160,6 +160,12 @@ int stn_spdk_controller_process_admin(struct stn_spdk_controller *controller);
 bool stn_spdk_controller_is_failed(struct stn_spdk_controller *controller);
 
 /*
+ * True once the kernel wants a PCIe drive back: it is being unplugged, or unbound from vfio-pci. It may still work, but waits
+ * for nobody: give up its queue pairs and detach it, or the unplugging never ends.
+ */
+bool stn_spdk_controller_is_removed(struct stn_spdk_controller *controller);
+
+/*
  * Gives the controller up, as if its connection were lost: what follows (freeing queue pairs, detaching) asks nothing of it
  * any more and so cannot wait for an answer that never comes. For fabrics; a PCIe controller is to be reset or shut down.
  */

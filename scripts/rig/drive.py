@@ -25,8 +25,8 @@ EIO, EINVAL = 5, 22
 class Drive:
     """The bytes of a drive: what it answers with (`now`), and what is on its medium (the file)."""
 
-    def __init__(self, path, size_bytes, sector_bytes):
-        self.size_bytes, self.sector_bytes = size_bytes, sector_bytes
+    def __init__(self, path, serial, size_bytes, sector_bytes):
+        self.serial, self.size_bytes, self.sector_bytes = serial, size_bytes, sector_bytes
         with open(path, "ab") as file:
             file.truncate(size_bytes)
         with open(path, "r+b") as file:
@@ -37,6 +37,7 @@ class Drive:
         self.cached = []  # (offset, bytes, whether it is durable already), oldest first
         self.durable_ranges = []  # (first, end): a write within counts as Force Unit Access
         self.ignores_flushes = False
+        self.on_command = None  # called before each write and flush
         self.failing = []  # (command, first, end): answered with an I/O error
         self.counts = dict.fromkeys(("reads", "writes", "flushes", "fua", "failed", "kept", "lost", "torn"), 0)
         self.socket_path = path + ".sock"
@@ -91,6 +92,9 @@ class Drive:
         """An NBD error number, and the bytes that were read."""
         if offset + length > self.size_bytes:
             return EINVAL, b""
+        on_command = self.on_command
+        if on_command and command in (WRITE, FLUSH):
+            on_command()
         with self.lock:
             if self._fails(command, offset, length):
                 return EIO, b""

@@ -9,6 +9,7 @@ import subprocess
 import time
 
 BOOT_SECONDS = 180
+MEMORY_MIB, HUGE_PAGES = 1536, 320
 
 
 class GuestGone(Exception):
@@ -18,18 +19,19 @@ class GuestGone(Exception):
 class Machine:
     """One boot. `power_cut` ends it at once; `shut_down` in good order."""
 
-    def __init__(self, place, drives, lba_bytes=512, mdts=7, memory_mib=1536, huge_pages=384, log=None):
+    def __init__(self, place, drives, options, log):
         self.place, self.log = place, log
+        sector, mdts = options.lba, options.mdts
         self.agent_path, self.monitor_path = f"{place.folder}/agent.sock", f"{place.folder}/qmp.sock"
         for path in (self.agent_path, self.monitor_path):
             if os.path.exists(path):
                 os.unlink(path)
         arguments = [
-            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", str(memory_mib),
+            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", str(MEMORY_MIB),
             "-machine", "q35,kernel-irqchip=split", "-device", "intel-iommu,intremap=on,caching-mode=on",
             "-display", "none", "-nodefaults", "-no-reboot",
             "-kernel", place.kernel, "-initrd", place.initrd,
-            "-append", f"console=ttyS0 quiet panic=-1 intel_iommu=on hugepages={huge_pages} rdinit=/init",
+            "-append", f"console=ttyS0 quiet panic=-1 intel_iommu=on hugepages={HUGE_PAGES} rdinit=/init",
             "-serial", f"file:{place.folder}/console.log",
             "-chardev", f"socket,id=agent,path={self.agent_path},server=on,wait=off", "-serial", "chardev:agent",
             "-qmp", f"unix:{self.monitor_path},server=on,wait=off",
@@ -40,8 +42,8 @@ class Machine:
             arguments += [
                 "-drive", f"if=none,id=d{number},format=raw,cache=writeback,file=nbd+unix:///?socket={drive.socket_path}",
                 "-device", f"pcie-root-port,id=port{number},chassis={number + 1},slot={number + 1}",
-                "-device", f"nvme,id=nvme{number},bus=port{number},serial={place.serial(number)},mdts={mdts},"
-                           f"max_ioqpairs=8,drive=d{number},logical_block_size={lba_bytes},physical_block_size={lba_bytes}",
+                "-device", f"nvme,id=nvme{number},bus=port{number},serial={drive.serial},mdts={mdts},"
+                           f"drive=d{number},logical_block_size={sector},physical_block_size={sector}",
             ]
         # A group of its own, so that Ctrl-C on the host's terminal reaches the script alone.
         self.process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=open(f"{place.folder}/qemu.log", "ab"),
@@ -83,8 +85,7 @@ class Machine:
                 self.pending += received
         line, self.pending = self.pending.split(b"\n", 1)
         text = line.decode(errors="replace").rstrip("\r")
-        if self.log:
-            self.log.write(text + "\n")
+        self.log.write(text + "\n")
         return text
 
     def _until(self, mark, deadline, on_line=None):
@@ -104,8 +105,7 @@ class Machine:
     def start(self, command):
         """Sends a command and does not wait; `finish` does."""
         self.next_id += 1
-        if self.log:
-            self.log.write(f"$ {command}\n")
+        self.log.write(f"$ {command}\n")
         self.agent.sendall(f"{self.next_id} {command}\n".encode())
 
     def finish(self, seconds=120, on_line=None):

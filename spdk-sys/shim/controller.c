@@ -295,6 +295,18 @@ bool stn_spdk_controller_is_failed(struct stn_spdk_controller *controller)
     return spdk_nvme_ctrlr_is_failed(controller->spdk);
 }
 
+bool stn_spdk_controller_is_removed(struct stn_spdk_controller *controller)
+{
+    struct spdk_pci_device *device;
+
+    if (!controller->needs_dma) {
+        return false;
+    }
+    /* NULL for what needs DMA and is no PCI function, as RDMA. */
+    device = spdk_nvme_ctrlr_get_pci_device(controller->spdk);
+    return device != NULL && spdk_pci_device_is_removed(device);
+}
+
 void stn_spdk_controller_fail(struct stn_spdk_controller *controller)
 {
     enum spdk_log_level level = spdk_log_get_print_level();

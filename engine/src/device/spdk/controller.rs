@@ -192,6 +192,8 @@ impl Controller {
         let failed = unsafe {
             spdk_sys::stn_spdk_controller_process_admin(pointer.0.as_ptr()) < 0
                 || spdk_sys::stn_spdk_controller_is_failed(pointer.0.as_ptr())
+                // Whoever unplugs it waits until nobody uses it any more.
+                || spdk_sys::stn_spdk_controller_is_removed(pointer.0.as_ptr())
         };
         if failed {
             self.shared.failed.store(true, Ordering::Release);
