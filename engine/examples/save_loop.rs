@@ -28,6 +28,8 @@ Usage: save_loop save FIRST_STEP MAX_BYTES KEEP LOG DRIVE...
 type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
+    // The engine's warnings say which drive failed.
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).without_time().init();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match arguments[..] {
@@ -74,9 +76,7 @@ fn ended(session: &mut Session, count: usize) -> Fallible<()> {
         let taken = session.wait(&mut done[..left], 1, Duration::from_secs(600));
         for entry in &done[..taken] {
             if entry.result < 0 {
-                let status =
-                    format!("NVMe status {:02x}/{:02x}", entry.detail >> 8, entry.detail & 0xff);
-                return Err(format!("{} ({status})", codes::describe(entry.result)).into());
+                return Err(codes::describe_with_status(entry.result, entry.detail).into());
             }
         }
         left -= taken;

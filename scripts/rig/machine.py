@@ -31,7 +31,7 @@ class Machine:
             "-machine", "q35,kernel-irqchip=split", "-device", "intel-iommu,intremap=on,caching-mode=on",
             "-display", "none", "-nodefaults", "-no-reboot",
             "-kernel", place.kernel, "-initrd", place.initrd,
-            "-append", f"console=ttyS0 quiet panic=-1 intel_iommu=on hugepages={HUGE_PAGES} rdinit=/init",
+            "-append", f"console=ttyS0 quiet panic=-1 intel_iommu=on mitigations=off nokaslr audit=0 hugepages={HUGE_PAGES} rdinit=/init",
             "-serial", f"file:{place.folder}/console.log",
             "-chardev", f"socket,id=agent,path={self.agent_path},server=on,wait=off", "-serial", "chardev:agent",
             "-qmp", f"unix:{self.monitor_path},server=on,wait=off",

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 
-PACKAGES = ("qemu-system-x86", "qemu-system-common", "qemu-utils", "busybox-static", "cpio", "e2fsprogs")
+PACKAGES = ("qemu-system-x86", "qemu-system-common", "qemu-utils", "busybox-static", "cpio")
 # Drivers that the guest loads, beside those that they need.
 MODULES = ("nvme", "vfio-pci", "vfio_iommu_type1", "uio_pci_generic", "virtio_pci", "9pnet_virtio", "9p", "ext4",
            "crc64_rocksoft_generic", "crct10dif_generic", "crc32c_generic")

@@ -121,6 +121,7 @@ impl<T> DriveQueue<T> {
                 }
                 Err(SubmitError::Failed(error)) => {
                     progress = true;
+                    tell(self.device.facts(), &request, error);
                     ended(request.reply, Err(error));
                 }
             }
@@ -133,8 +134,25 @@ impl<T> DriveQueue<T> {
                 panic!("drive {}: a completion nobody waits for", self.device.facts().serial)
             };
             self.free.push(slot);
+            if let Err(error) = completion.status {
+                tell(self.device.facts(), &request, error);
+            }
             ended(request.reply, completion.status);
         }
         progress || count > 0
+    }
+}
+
+/// Tells which drive failed what, which the completion of a whole transfer cannot.
+fn tell<T>(drive: &DriveFacts, request: &DriveRequest<T>, error: IoError) {
+    // That a drive is gone is told once, by its back end.
+    if error != IoError::Removed {
+        tracing::warn!(
+            drive = drive.address,
+            serial = drive.serial,
+            operation = ?request.operation,
+            offset_bytes = request.offset_bytes,
+            "a command failed: {error}"
+        );
     }
 }

@@ -280,7 +280,7 @@ fn explain(
             generation: None,
             detail: format!(
                 "bytes {start} to {end} of participant {participant}'s segment: {}",
-                codes::describe(completion.result)
+                codes::describe_with_status(completion.result, completion.detail)
             ),
         }
         .into();
