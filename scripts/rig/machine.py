@@ -28,7 +28,7 @@ class Machine:
                 os.unlink(path)
         arguments = [
             "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", str(MEMORY_MIB),
-            "-machine", "q35,kernel-irqchip=split", "-device", "intel-iommu,intremap=on,caching-mode=on",
+            "-machine", "q35,kernel-irqchip=split",
             "-display", "none", "-nodefaults", "-no-reboot",
             "-kernel", place.kernel, "-initrd", place.initrd,
             "-append", f"console=ttyS0 quiet panic=-1 intel_iommu=on mitigations=off nokaslr audit=0 hugepages={HUGE_PAGES} rdinit=/init",
@@ -36,8 +36,10 @@ class Machine:
             "-chardev", f"socket,id=agent,path={self.agent_path},server=on,wait=off", "-serial", "chardev:agent",
             "-qmp", f"unix:{self.monitor_path},server=on,wait=off",
             "-fsdev", f"local,id=share,path={place.share},security_model=none",
-            "-device", "virtio-9p-pci,fsdev=share,mount_tag=rig",
         ]
+        if not options.no_iommu:
+            # Before the drives, which it is to stand in front of.
+            arguments += ["-device", "intel-iommu,intremap=on,caching-mode=on"]
         for number, drive in enumerate(drives):
             arguments += [
                 "-drive", f"if=none,id=d{number},format=raw,cache=writeback,file=nbd+unix:///?socket={drive.socket_path}",
@@ -45,6 +47,7 @@ class Machine:
                 "-device", f"nvme,id=nvme{number},bus=port{number},serial={drive.serial},mdts={mdts},"
                            f"drive=d{number},logical_block_size={sector},physical_block_size={sector}",
             ]
+        arguments += ["-device", "virtio-9p-pci,fsdev=share,mount_tag=rig"]
         # A group of its own, so that Ctrl-C on the host's terminal reaches the script alone.
         self.process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=open(f"{place.folder}/qemu.log", "ab"),
                                         stderr=subprocess.STDOUT, start_new_session=True)

@@ -53,6 +53,9 @@ class Rig:
         self.place, self.drives, self.options, self.log = place, drives, options, log
         self.machine = None
         self.log_path = f"{place.share}/log"
+        self.bind_command = "stanchion bind"
+        if options.no_iommu:
+            self.bind_command += " --driver uio_pci_generic --no-iommu"
         self.addresses = [f"pcie:0000:{number + 1:02x}:00.0" for number in range(len(drives))]
 
     def boot(self):
@@ -106,7 +109,7 @@ class Rig:
         return output
 
     def bind(self):
-        self.run(self.with_drives("stanchion bind"))
+        self.run(self.with_drives(self.bind_command))
 
     def start_saving(self, first):
         self.machine.start(f"save_loop save {first} {LOOP_MAX_BYTES} {LOOP_KEEPS} /mnt/log {' '.join(self.addresses)}")
@@ -165,20 +168,22 @@ def functional(rig, say):
     first, serial = rig.addresses[0], rig.drives[0].serial
     rig.run(rig.with_drives("stanchion doctor"), 13, ["the kernel's driver nvme has it", f"stanchion bind --drive {first}"])
     rig.run(rig.with_drives("stanchion list"), 13, ["the kernel's driver nvme has it"])
-    dry = rig.run(f"stanchion bind --drive {first} --dry-run")
+    if rig.options.no_iommu:
+        rig.run(f"stanchion bind --drive {first}", 13, [serial, "no IOMMU", "--no-iommu"])
+    dry = rig.run(f"{rig.bind_command} --drive {first} --dry-run")
     expect(f"echo {first[5:]} > /sys/bus/pci/drivers_probe" in dry, f"the dry run shows no probe: {dry}")
     rig.run("mke2fs -F /dev/nvme0n1 >/dev/null && mkdir -p /tmp/m && mount -t ext4 /dev/nvme0n1 /tmp/m")
-    forced = f"stanchion bind --drive {first} --serial {serial} --force"
+    forced = f"{rig.bind_command} --drive {first} --serial {serial} --force"
     rig.run(forced, 12, [serial, "mounted at /tmp/m", "nothing overrides"])
     rig.run("umount /tmp/m")
-    rig.run(f"stanchion bind --drive {first}", 12, [serial, "ext2 file system", f"--serial {serial} --force"])
-    rig.run(f"stanchion bind --drive {first} --serial OTHER --force", 12, [serial])
+    rig.run(f"{rig.bind_command} --drive {first}", 12, [serial, "ext2 file system", f"--serial {serial} --force"])
+    rig.run(f"{rig.bind_command} --drive {first} --serial OTHER --force", 12, [serial])
     rig.run("exec 9</dev/nvme0n1; " + forced, 11, [serial, "in use by"])
     rig.run(forced, 0, [f"stanchion unbind --drive {first}"])
     rig.run(f"stanchion unbind --drive {first}", 0, ["/dev/nvme0n1"])
     rig.run("dd if=/dev/zero of=/dev/nvme0n1 bs=1M count=2 2>/dev/null; sync")
     rig.bind()
-    rig.run(rig.with_drives("stanchion bind"), 0, ["has it already"])
+    rig.run(rig.with_drives(rig.bind_command), 0, ["has it already"])
     rig.run(rig.with_drives("stanchion doctor"), 0, [serial, "volatile; every commit flushes it", "% used"])
 
     say("format, save, restore, verify")
@@ -230,7 +235,7 @@ def media_errors(rig, say):
 def give_back(rig, say):
     """The drives go back to the kernel, and hold the same pool there."""
     say("unbind")
-    rig.run(rig.with_drives("stanchion unbind"), 0, ["moved from vfio-pci to nvme"])
+    rig.run(rig.with_drives("stanchion unbind"), 0, ["to nvme, now /dev/nvme0n1", "to undo"])
     devices = [f"/dev/nvme{number}n1" for number in range(len(rig.drives))]
     rig.run(rig.with_drives("stanchion verify --quiet", devices))
     rig.run(rig.with_drives("stanchion doctor", devices), 0, ["% used", rig.drives[0].serial])

@@ -189,12 +189,18 @@ impl Controller {
             Err(TryLockError::WouldBlock) => return !self.shared.failed.load(Ordering::Acquire),
         };
         // SAFETY: a connected controller, under its lock.
-        let failed = unsafe {
-            spdk_sys::stn_spdk_controller_process_admin(pointer.0.as_ptr()) < 0
-                || spdk_sys::stn_spdk_controller_is_failed(pointer.0.as_ptr())
-                // Whoever unplugs it waits until nobody uses it any more.
-                || spdk_sys::stn_spdk_controller_is_removed(pointer.0.as_ptr())
+        let (failed, removed) = unsafe {
+            (
+                spdk_sys::stn_spdk_controller_process_admin(pointer.0.as_ptr()) < 0
+                    || spdk_sys::stn_spdk_controller_is_failed(pointer.0.as_ptr()),
+                spdk_sys::stn_spdk_controller_is_removed(pointer.0.as_ptr()),
+            )
         };
+        // Whoever unplugs it waits until nobody uses it any more.
+        if removed && !self.shared.failed.swap(true, Ordering::AcqRel) {
+            let controller = &self.shared.transport_id;
+            tracing::error!(controller, "the kernel takes it back: it is unplugged, or unbound");
+        }
         if failed {
             self.shared.failed.store(true, Ordering::Release);
         }

@@ -36,11 +36,12 @@ pub(super) fn check_driver(transport_id: &str, function: &str) -> Result<(), Err
                 None => "name its block device".into(),
             };
             Err(Error::Environment(format!(
-                "drive {transport_id}: the kernel's driver {driver} has it; {instead}, or bind it to vfio-pci"
+                "drive {transport_id}: the kernel's driver {driver} has it; {instead}, or give it to SPDK with \
+                 `stanchion bind --drive pcie:{function}`"
             )))
         }
         None => Err(Error::Environment(format!(
-            "drive {transport_id}: no driver has it; bind it to vfio-pci"
+            "drive {transport_id}: no driver has it; run `stanchion bind --drive pcie:{function}`"
         ))),
     }
 }
