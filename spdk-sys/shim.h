@@ -165,6 +165,9 @@ bool stn_spdk_controller_is_failed(struct stn_spdk_controller *controller);
  */
 bool stn_spdk_controller_is_removed(struct stn_spdk_controller *controller);
 
+/* True when a PCIe drive answers no more: its registers read as all ones. It was pulled out, or its link is down. */
+bool stn_spdk_controller_is_absent(struct stn_spdk_controller *controller);
+
 /*
  * Gives the controller up, as if its connection were lost: what follows (freeing queue pairs, detaching) asks nothing of it
  * any more and so cannot wait for an answer that never comes. For fabrics; a PCIe controller is to be reset or shut down.

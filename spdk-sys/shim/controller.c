@@ -307,6 +307,15 @@ bool stn_spdk_controller_is_removed(struct stn_spdk_controller *controller)
     return device != NULL && spdk_pci_device_is_removed(device);
 }
 
+bool stn_spdk_controller_is_absent(struct stn_spdk_controller *controller)
+{
+    /* Of every other transport this would be a command to the target. */
+    if (!controller->needs_dma || spdk_nvme_ctrlr_get_pci_device(controller->spdk) == NULL) {
+        return false;
+    }
+    return spdk_nvme_ctrlr_get_regs_csts(controller->spdk).raw == UINT32_MAX;
+}
+
 void stn_spdk_controller_fail(struct stn_spdk_controller *controller)
 {
     enum spdk_log_level level = spdk_log_get_print_level();

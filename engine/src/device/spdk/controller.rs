@@ -193,13 +193,17 @@ impl Controller {
             (
                 spdk_sys::stn_spdk_controller_process_admin(pointer.0.as_ptr()) < 0
                     || spdk_sys::stn_spdk_controller_is_failed(pointer.0.as_ptr()),
-                spdk_sys::stn_spdk_controller_is_removed(pointer.0.as_ptr()),
+                // Whoever unplugs it in good order waits until nobody uses it any more.
+                spdk_sys::stn_spdk_controller_is_removed(pointer.0.as_ptr())
+                    || spdk_sys::stn_spdk_controller_is_absent(pointer.0.as_ptr()),
             )
         };
-        // Whoever unplugs it waits until nobody uses it any more.
         if removed && !self.shared.failed.swap(true, Ordering::AcqRel) {
             let controller = &self.shared.transport_id;
-            tracing::error!(controller, "the kernel takes it back: it is unplugged, or unbound");
+            tracing::error!(
+                controller,
+                "the drive is being unplugged or unbound, or was pulled out"
+            );
         }
         if failed {
             self.shared.failed.store(true, Ordering::Release);
@@ -304,7 +308,10 @@ impl QueuePair {
         let controller = self.controller.lock();
         // SAFETY: nobody else uses this controller or its queues: one user, and both locks are held.
         unsafe {
-            if spdk_sys::stn_spdk_controller_reset(controller.0.as_ptr()) == 0 {
+            if spdk_sys::stn_spdk_controller_is_absent(controller.0.as_ptr()) {
+                // What was pulled out touches nothing, and a link that comes back has reset its drive.
+                spdk_sys::stn_spdk_controller_fail(controller.0.as_ptr());
+            } else if spdk_sys::stn_spdk_controller_reset(controller.0.as_ptr()) == 0 {
                 // A queue that exists at the controller can be freed in good order.
                 let _ = spdk_sys::stn_spdk_qpair_reconnect(self.pointer.as_ptr());
             } else {
