@@ -87,12 +87,8 @@ fn main() {
     let per_drive =
         (keep + 8).min(count + 8) * bytes.next_multiple_of(1 << 20) * 2 / drives.len() as u64;
     let size = (per_drive + (512 << 20)).next_multiple_of(1 << 20);
-    let formatted = FormatOptions {
-        drives: addresses.clone(),
-        chunk_bytes: None,
-        create_bytes: Some(size),
-        force: false,
-    };
+    let formatted =
+        FormatOptions { create_bytes: Some(size), ..FormatOptions::new(addresses.clone()) };
     format_pool(&formatted).unwrap();
     let options = PoolOptions { huge_pages: HugePages::Preferred, ..PoolOptions::new(addresses) };
     let pool = Pool::open(&options).unwrap();

@@ -14,7 +14,7 @@ use stanchion::format::{
     Catalogue, CatalogueEntry, ChunkRecord, MetaExtent, SegmentTable, Shard, crc64,
 };
 use stanchion::ring::{CompleteEntry, RingSizes, SubmitEntry, pair};
-use stanchion::units::{DriveIndex, Generation, Location};
+use stanchion::units::{Copies, DriveIndex, Generation, Location};
 
 const MIB: usize = 1 << 20;
 const CATALOGUE_OFFSET_BYTES: u64 = 16 << 20;
@@ -114,7 +114,8 @@ fn metadata(c: &mut Criterion) {
         chunks: (0..16 << 10)
             .map(|slot| {
                 let drive = DriveIndex((slot % 8) as u16);
-                ChunkRecord { crc64: slot, location: Location { drive, slot: slot / 8 } }
+                let location = Location { drive, slot: slot / 8 };
+                ChunkRecord { crc64: slot, copies: Copies::one(location) }
             })
             .collect(),
     };

@@ -73,10 +73,8 @@ fn main() {
     let paths = ["rust", "c"].map(|name| directory.path().join(name));
     for path in &paths {
         format_pool(&FormatOptions {
-            drives: vec![path.to_str().unwrap().parse().unwrap()],
-            chunk_bytes: None,
             create_bytes: Some(64 << 20),
-            force: false,
+            ..FormatOptions::new(vec![path.to_str().unwrap().parse().unwrap()])
         })
         .unwrap();
     }

@@ -144,7 +144,10 @@ struct stn_cqe {
 };
 
 /* stn_engine_opts.flags */
-#define STN_OPEN_READ_ONLY 1u /* list and restore only; several processes may do it at once */
+#define STN_OPEN_READ_ONLY 1u /* list and restore only; several processes may do it at once. Drives
+                                 may be missing: what needs them cannot be restored */
+#define STN_OPEN_DEGRADED 2u  /* write although drives are missing: the others remember it, and a
+                                 drive that comes back is refused until it is taken in again */
 
 /* stn_engine_opts.huge_pages: pages of ring memory. SPDK drives always need huge ones. */
 #define STN_HUGE_REQUIRED 0  /* huge pages or an error */
@@ -166,7 +169,8 @@ struct stn_engine_opts {
 };
 
 /* stn_format_opts.flags */
-#define STN_FORMAT_FORCE 1u /* destroy what is there; what is in use is refused all the same */
+#define STN_FORMAT_FORCE 1u  /* destroy what is there; what is in use is refused all the same */
+#define STN_FORMAT_MIRROR 2u /* each chunk on two drives, so that any one drive may be lost */
 
 /** Options of stn_format(). */
 struct stn_format_opts {
@@ -191,7 +195,15 @@ struct stn_pool_info {
     uint64_t max_checkpoints;
     uint64_t capacity_bytes; /* checkpoint data that it can hold */
     uint64_t free_bytes;     /* UINT64_MAX when opened for reading only */
+    uint32_t copies;         /* of each chunk: 1, or 2 in a mirror */
+    uint32_t reserved;
 };
+
+/* stn_drive_info.state */
+#define STN_DRIVE_MEMBER 0     /* it holds all that it should */
+#define STN_DRIVE_ABSENT 1     /* missing, or the pool was written without it */
+#define STN_DRIVE_REBUILDING 2 /* taken in, and not filled yet */
+
 
 /** Facts about a drive of a pool. The strings are the engine's and last as long as it. */
 struct stn_drive_info {
@@ -203,10 +215,17 @@ struct stn_drive_info {
     const char *address;
     const char *model;
     const char *back_end; /* who drives it: "kernel io_uring", "spdk" ... */
+    uint32_t state;       /* STN_DRIVE_ */
+    uint32_t reserved;
 };
 
 /* Bytes of a NAME@STEP with its NUL, at most. */
 #define STN_NAME_BYTES 160
+
+/* stn_checkpoint_info.health: which of its data the drives at hand have */
+#define STN_HEALTH_WHOLE 0    /* all of it */
+#define STN_HEALTH_ONE_COPY 1 /* all of it, some chunks in fewer copies than the pool keeps */
+#define STN_HEALTH_LOST 2     /* some chunks lie on missing drives only */
 
 /** Facts about a committed checkpoint. */
 struct stn_checkpoint_info {
@@ -218,7 +237,7 @@ struct stn_checkpoint_info {
     uint64_t committed_unix_ns;
     uint64_t generation; /* that made it visible */
     uint32_t damaged;    /* 1: its metadata cannot be read on any drive */
-    uint32_t reserved;
+    uint32_t health;     /* STN_HEALTH_ */
     char name[STN_NAME_BYTES]; /* NAME@STEP */
 };
 
@@ -413,7 +432,8 @@ int stn_format(const struct stn_format_opts *opts);
  *   -STN_E_SHORT         a drive is shorter than when it was formatted
  *   -STN_E_NOT_FORMATTED a drive has no pool of ours
  *   -STN_E_NEWER_FORMAT  the pool needs a newer library
- *   -STN_E_DRIVES        drives are missing, of another pool, or named twice
+ *   -STN_E_DRIVES        drives are missing, of another pool, named twice, or have been left out of
+ *                        the pool before
  *   -STN_E_ENVIRONMENT   the machine is not set up for it; stn_last_error() says what to do
  */
 int stn_engine_open(const struct stn_engine_opts *opts, stn_engine **engine);

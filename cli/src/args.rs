@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use stanchion_engine::memory::HugePages;
 
-use crate::{bench, bind, doctor, drives, format, list, restore, rm, save, show, verify, version};
+use crate::{
+    bench, bind, doctor, drives, format, list, plan, restore, rm, save, show, verify, version,
+};
 
 const ABOUT: &str = "\
 Saves deep-learning checkpoints to whole drives, and brings them back.
@@ -74,6 +76,8 @@ pub enum Command {
     Bind(With<bind::BindArgs>),
     /// Give drives back to the kernel
     Unbind(With<bind::UnbindArgs>),
+    /// Work out what checkpoints of a training job will cost
+    Plan(With<plan::PlanArgs>),
     /// Show the versions of the program and of its format
     Version(With<version::VersionArgs>),
 }
@@ -129,6 +133,9 @@ pub struct Common {
     /// Tell more; repeat for even more
     #[arg(short, long, action = ArgAction::Count)]
     pub verbose: u8,
+    /// Write the pool although drives of it are missing; the others remember that
+    #[arg(long)]
+    pub degraded: bool,
     /// Pages for buffers [default: preferred]
     #[arg(long, value_enum, value_name = "HOW")]
     pub huge_pages: Option<Pages>,
@@ -157,6 +164,7 @@ impl Common {
             json: self.json || later.json,
             quiet: self.quiet || later.quiet,
             verbose: self.verbose.saturating_add(later.verbose),
+            degraded: self.degraded || later.degraded,
             huge_pages: later.huge_pages.or(self.huge_pages),
             cores: later.cores.clone().or(self.cores),
             reactors: later.reactors.or(self.reactors),

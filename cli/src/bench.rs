@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
@@ -16,8 +17,10 @@ use crate::args::{Common, parse_size};
 use crate::config;
 use crate::exit::Failure;
 use crate::interrupt::Interrupt;
+use crate::ladder;
 use crate::output::{self, Output};
 use crate::pipeline::{Pipeline, Saved};
+use crate::plan::positive;
 use crate::progress::Progress;
 use crate::save::bytes_by_drive;
 
@@ -25,10 +28,12 @@ const EXAMPLES: &str = "\
 Examples:
   stanchion bench write --size 4GiB --runs 3 --drive /data/a.img --drive /data/b.img
   stanchion bench read --json
+  stanchion bench ladder --size 1GiB --ranks 4      what each published remedy gains, and the stall
 
 A write counts from the first byte to the durable commit; a read is verified. The bytes are random,
 made once for each buffer, so that making them costs no time. CPU seconds are those of all threads of
-this process.";
+this process. The ladder copies its bytes from ordinary memory on every rung; compute beside saves is a
+sleep, as it is for processors while a device works.";
 
 /// The scratch checkpoint's name.
 const SCRATCH: &str = "stanchion-bench";
@@ -42,13 +47,22 @@ pub struct BenchArgs {
     what: What,
     /// Size of the scratch checkpoint
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
-    size: u64,
+    pub size: u64,
     /// How often
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    runs: u32,
+    pub runs: u32,
     /// Memory for buffers
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
-    buffer_size: u64,
+    pub buffer_size: u64,
+    /// Ladder: ranks that divide a checkpoint
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub ranks: u32,
+    /// Ladder: seconds of compute of an iteration [default: half as long again as a save]
+    #[arg(long, value_name = "SECONDS", value_parser = positive)]
+    pub compute: Option<f64>,
+    /// Ladder: file that the rungs without a pool write [default: one beside a drive that is a file]
+    #[arg(long, value_name = "FILE")]
+    pub scratch: Option<PathBuf>,
 }
 
 /// What is measured.
@@ -58,6 +72,8 @@ enum What {
     Write,
     /// Restoring into memory, verified
     Read,
+    /// Saving with one remedy after the other
+    Ladder,
 }
 
 #[derive(Serialize)]
@@ -88,14 +104,24 @@ struct DriveRate {
 }
 
 /// Removes the scratch checkpoint, if there is one.
-struct Scratch<'pool> {
+pub struct Scratch<'pool> {
     pool: &'pool Pool,
     name: CheckpointName,
-    exists: bool,
+    /// It was saved, and not removed yet.
+    pub exists: bool,
 }
 
-impl Scratch<'_> {
-    fn remove(&mut self) -> Result<(), Failure> {
+impl<'pool> Scratch<'pool> {
+    /// One that is not saved yet.
+    pub fn new(pool: &'pool Pool, name: CheckpointName) -> Scratch<'pool> {
+        Scratch { pool, name, exists: false }
+    }
+
+    /// Removes it, if it was saved.
+    ///
+    /// # Errors
+    /// As [`Pool::remove`].
+    pub fn remove(&mut self) -> Result<(), Failure> {
         if std::mem::take(&mut self.exists) {
             self.pool.remove(&self.name)?;
         }
@@ -127,7 +153,11 @@ pub fn run(
     let step = pool.latest(SCRATCH).map_or(Some(0), |left| left.name.step.checked_add(1));
     let step = step.ok_or_else(|| Failure::Failed(format!("remove the last {SCRATCH}@STEP")))?;
     let name = CheckpointName::new(SCRATCH, step)?;
-    let mut scratch = Scratch { pool: &pool, name: name.clone(), exists: false };
+    if args.what == What::Ladder {
+        let drives = config::required_drives(common)?;
+        return ladder::run(args, &pool, &drives, name, output, interrupt);
+    }
+    let mut scratch = Scratch::new(&pool, name.clone());
     let mut pipeline = Pipeline::new(&pool, args.buffer_size, interrupt)?;
     fill_randomly(&mut pipeline)?;
     let mut runs = Vec::new();
@@ -141,7 +171,7 @@ pub fn run(
                 let saved = save(&mut pipeline, &mut scratch, args.size, output)?;
                 (saved.time, Some(saved.commit_tail))
             }
-            What::Read => (restore(&mut pipeline, &name, output)?, None),
+            _ => (restore(&mut pipeline, &name, output)?, None),
         };
         let cpu = cpu_time().saturating_sub(cpu_before);
         let run = describe(&pool, &name, args.size, time, commit_tail, cpu)?;
@@ -176,7 +206,7 @@ pub fn run(
 }
 
 /// The middle of some numbers, or of the two in the middle. There is at least one.
-fn median(mut numbers: Vec<f64>) -> f64 {
+pub fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     let half = numbers.len() / 2;
     f64::midpoint(numbers[half], numbers[(numbers.len() - 1) / 2])

@@ -97,19 +97,28 @@ pub fn required_drives(common: &Common) -> Result<Vec<DriveAddress>, Failure> {
     Ok(drives)
 }
 
-/// Opens the pool and leaves what it noticed to the caller.
+/// Options for opening the pool that was named.
 ///
 /// # Errors
-/// As [`Pool::open`], and as [`required_drives`].
-pub fn open_silently(common: &Common, mode: PoolMode) -> Result<Pool, Failure> {
+/// As [`required_drives`].
+pub fn pool_options(common: &Common, mode: PoolMode) -> Result<PoolOptions, Failure> {
     let mut options = PoolOptions::new(required_drives(common)?);
     options.mode = mode;
+    options.degraded = common.degraded;
     options.huge_pages = common.huge_pages.map_or(HugePages::Preferred, HugePages::from);
     options.reactors = common.reactors.map(usize::from);
     options.cores = common.cores.clone().map(|cores| cores.0);
     options.queue_depth = common.queue_depth.unwrap_or(options.queue_depth);
     options.checksum_threads = common.checksum_threads.map(usize::from);
-    Ok(Pool::open(&options)?)
+    Ok(options)
+}
+
+/// Opens the pool and leaves what it noticed to the caller.
+///
+/// # Errors
+/// As [`Pool::open`], and as [`required_drives`].
+pub fn open_silently(common: &Common, mode: PoolMode) -> Result<Pool, Failure> {
+    Ok(Pool::open(&pool_options(common, mode)?)?)
 }
 
 /// Opens the pool and tells what it noticed.

@@ -88,7 +88,7 @@ pub fn describe(content: &Content) -> String {
 /// A table of what drives hold.
 pub fn survey_table(surveys: &[Survey]) -> comfy_table::Table {
     let header = ["ADDRESS", "SERIAL", "MODEL", "SIZE", "CONTENT", "IN USE"];
-    let mut table = output::table(header, &["SIZE"]);
+    let mut table = output::table(&header, &["SIZE"]);
     for survey in surveys {
         let absent = survey.content == Content::Absent;
         table.add_row([
@@ -143,7 +143,7 @@ fn look_at(address: &DriveAddress) -> Result<Vec<Survey>, Failure> {
 
 fn inventory_table(drives: &[DriveEntry]) -> comfy_table::Table {
     let header = ["ADDRESS", "KIND", "SERIAL", "MODEL", "SIZE", "DRIVER", "NUMA", "IN USE"];
-    let mut table = output::table(header, &["SIZE", "NUMA"]);
+    let mut table = output::table(&header, &["SIZE", "NUMA"]);
     for drive in drives {
         let text = |value: &Option<String>| value.as_deref().map_or_else(|| "-".into(), plain);
         table.add_row([

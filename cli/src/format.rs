@@ -3,9 +3,9 @@
 
 use std::io::{IsTerminal as _, Write as _, stderr, stdin};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
-use stanchion_engine::{Content, FormatOptions, Survey, format_pool, survey};
+use stanchion_engine::{Content, FormatOptions, Redundancy, Survey, format_pool, survey};
 
 use crate::args::{Common, parse_size};
 use crate::config;
@@ -17,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   stanchion format --drive a.img --drive b.img --size 1GiB --yes    files, made of that size
   stanchion format --drive /dev/nvme1n1 --drive /dev/nvme2n1        asks for the last 4 of each serial
+  stanchion format --redundancy mirror --drive /dev/nvme1n1 --drive /dev/nvme2n1
   stanchion format --drive /dev/nvme1n1 --dry-run                   shows what is there, and stops
 
 Blank drives, and pools without checkpoints, are formatted. Drives that hold anything else are
@@ -36,6 +37,9 @@ pub struct FormatArgs {
     /// The unit of striping, a power of two [default: 1MiB, or less where a drive takes less]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     chunk_size: Option<u64>,
+    /// On how many drives each chunk lies
+    #[arg(long, value_enum, default_value_t = Copies::None)]
+    redundancy: Copies,
     /// Do not ask
     #[arg(short, long)]
     yes: bool,
@@ -45,6 +49,24 @@ pub struct FormatArgs {
     /// Show what is there and what would be refused; write nothing
     #[arg(long)]
     dry_run: bool,
+}
+
+/// What may be lost without losing a checkpoint.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Copies {
+    /// One: all space is used, and what a drive holds is lost with it
+    None,
+    /// Two: half of the space is used, and any one drive may be lost
+    Mirror,
+}
+
+impl From<Copies> for Redundancy {
+    fn from(copies: Copies) -> Redundancy {
+        match copies {
+            Copies::None => Redundancy::None,
+            Copies::Mirror => Redundancy::Mirror,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -60,6 +82,7 @@ struct PoolRecord {
     pool: String,
     chunk_bytes: u64,
     capacity_bytes: u64,
+    copies: u8,
     drives: Vec<DriveRecord>,
 }
 
@@ -102,16 +125,20 @@ pub fn run(args: &FormatArgs, common: &Common, output: Output) -> Result<(), Fai
         };
     }
     let report = format_pool(&FormatOptions {
-        drives: addresses,
         chunk_bytes: args.chunk_size,
+        redundancy: args.redundancy.into(),
         create_bytes: args.size,
         force: args.force,
+        ..FormatOptions::new(addresses)
     })?;
     if !output.json {
         return output.summary(format_args!(
             "made pool {} of {} drives: {} for checkpoints, in chunks of {}",
             report.pool,
-            report.drives.len(),
+            match report.redundancy {
+                Redundancy::None => format!("{}", report.drives.len()),
+                Redundancy::Mirror => format!("{} mirrored", report.drives.len()),
+            },
             output::size(report.capacity_bytes),
             output::size(report.chunk_bytes)
         ));
@@ -129,6 +156,7 @@ pub fn run(args: &FormatArgs, common: &Common, output: Output) -> Result<(), Fai
             pool: report.pool.to_string(),
             chunk_bytes: report.chunk_bytes,
             capacity_bytes: report.capacity_bytes,
+            copies: report.redundancy.copies(),
             drives: drives.collect(),
         }),
     })

@@ -2,12 +2,12 @@
 
 use clap::Args;
 use serde::Serialize;
-use stanchion_engine::{CheckpointInfo, PoolMode, check_base_name};
+use stanchion_engine::{CheckpointInfo, Health, PoolMode, check_base_name};
 
 use crate::args::Common;
 use crate::config;
 use crate::exit::Failure;
-use crate::output::{self, Output};
+use crate::output::{self, Output, plain};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,11 +38,22 @@ struct Record {
     committed_at: String,
     generation: u64,
     id: String,
+    /// "whole", "one copy" or "lost".
+    health: &'static str,
+    /// Serials of the missing drives that have what is lost.
+    needs_drives: Vec<String>,
 }
 
 impl From<CheckpointInfo> for Record {
     fn from(info: CheckpointInfo) -> Record {
+        let (health, needs_drives) = match info.health {
+            Health::Whole => ("whole", Vec::new()),
+            Health::OneCopy => ("one copy", Vec::new()),
+            Health::Lost { drives, .. } => ("lost", drives),
+        };
         Record {
+            health,
+            needs_drives,
             name: info.name.name,
             step: info.name.step,
             bytes: info.bytes,
@@ -73,16 +84,28 @@ pub fn run(args: &ListArgs, common: &Common, output: Output) -> Result<(), Failu
         output.notice("no checkpoints");
         return Ok(());
     }
-    let header = ["CHECKPOINT", "SIZE", "PARTICIPANTS", "COMMITTED", "GENERATION"];
-    let mut table = output::table(header, &["SIZE", "PARTICIPANTS", "GENERATION"]);
+    // The state of each is told where something is not as it should be.
+    let all_whole = checkpoints.iter().all(|record| record.health == "whole");
+    let mut header = vec!["CHECKPOINT", "SIZE", "PARTICIPANTS", "COMMITTED", "GENERATION"];
+    if !all_whole {
+        header.push("DATA");
+    }
+    let mut table = output::table(&header, &["SIZE", "PARTICIPANTS", "GENERATION"]);
     for record in checkpoints {
-        table.add_row([
+        let mut row = vec![
             format!("{}@{}", record.name, record.step),
             output::size(record.bytes),
             record.participants.to_string(),
             record.committed_at,
             record.generation.to_string(),
-        ]);
+        ];
+        if !all_whole {
+            row.push(match record.needs_drives.is_empty() {
+                true => record.health.to_owned(),
+                false => plain(&format!("lost with {}", record.needs_drives.join(", "))),
+            });
+        }
+        table.add_row(row);
     }
     output.text(output::lines(&table))
 }

@@ -11,10 +11,12 @@ mod drives;
 mod exit;
 mod format;
 mod interrupt;
+mod ladder;
 mod list;
 mod log;
 mod output;
 mod pipeline;
+mod plan;
 mod progress;
 mod restore;
 mod rm;
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Doctor(with) => &with.common,
         Command::Bind(with) => &with.common,
         Command::Unbind(with) => &with.common,
+        Command::Plan(with) => &with.common,
         Command::Version(with) => &with.common,
     };
     let common = cli.common.clone().and_then(later);
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
             Command::Doctor(with) => doctor::run(&with.own, &common, output),
             Command::Bind(with) => bind::bind(&with.own, &common, output),
             Command::Unbind(with) => bind::unbind(&with.own, &common, output),
+            Command::Plan(with) => plan::run(&with.own, output),
             Command::Version(with) => version::run(&with.own, output),
         });
     match result {

@@ -74,10 +74,10 @@ pub fn lines(table: &Table) -> String {
 }
 
 /// A table without lines, whose named columns are numbers.
-pub fn table<const N: usize>(header: [&str; N], numbers: &[&str]) -> Table {
+pub fn table(header: &[&str], numbers: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(header);
+    table.set_header(header.iter().copied());
     for (index, title) in header.iter().enumerate() {
         let Some(column) = table.column_mut(index) else { continue };
         column.set_padding((0, 2));

@@ -2,7 +2,9 @@
 
 use clap::Args;
 use serde::Serialize;
-use stanchion_engine::{CheckpointInfo, CheckpointName, Error, Pool, PoolMode, SegmentInfo};
+use stanchion_engine::{
+    CheckpointInfo, CheckpointName, DriveState, Error, Pool, PoolMode, Redundancy, SegmentInfo,
+};
 
 use crate::args::Common;
 use crate::config;
@@ -37,6 +39,7 @@ struct PoolDocument {
     max_checkpoints: usize,
     capacity_bytes: u64,
     free_bytes: Option<u64>,
+    copies: u8,
     drives: Vec<DriveRecord>,
 }
 
@@ -48,6 +51,8 @@ struct DriveRecord {
     back_end: &'static str,
     capacity_bytes: u64,
     volatile_cache: Option<bool>,
+    /// "member", "absent" or "rebuilding".
+    state: &'static str,
     uuid: String,
 }
 
@@ -102,6 +107,11 @@ fn show_pool(pool: &Pool, output: Output) -> Result<(), Failure> {
             back_end: drive.back_end,
             capacity_bytes: drive.capacity_bytes,
             volatile_cache: drive.volatile_cache,
+            state: match drive.state {
+                DriveState::Member => "member",
+                DriveState::Absent => "absent",
+                DriveState::Rebuilding => "rebuilding",
+            },
             uuid: drive.uuid.to_string(),
         })
         .collect();
@@ -116,13 +126,15 @@ fn show_pool(pool: &Pool, output: Output) -> Result<(), Failure> {
             max_checkpoints: info.max_checkpoints,
             capacity_bytes: info.capacity_bytes,
             free_bytes,
+            copies: info.redundancy.copies(),
             drives,
         });
     }
     output.text(format_args!(
-        "pool {}, made {}, generation {}\n\
+        "pool {}{}, made {}, generation {}\n\
          {} of at most {} checkpoints; {} free of {}; chunks of {}\n",
         info.pool,
+        if info.redundancy == Redundancy::Mirror { ", a mirror" } else { "" },
         output::time(info.created_unix_ns),
         info.generation,
         checkpoints.len(),
@@ -131,8 +143,8 @@ fn show_pool(pool: &Pool, output: Output) -> Result<(), Failure> {
         output::size(info.capacity_bytes),
         output::size(info.chunk_bytes),
     ))?;
-    let header = ["SERIAL", "ADDRESS", "MODEL", "SIZE", "BACK END", "VOLATILE CACHE"];
-    let mut table = output::table(header, &["SIZE"]);
+    let header = ["SERIAL", "ADDRESS", "MODEL", "SIZE", "BACK END", "VOLATILE CACHE", "STATE"];
+    let mut table = output::table(&header, &["SIZE"]);
     for drive in drives {
         let cache = drive.volatile_cache.map_or("unknown", |yes| if yes { "yes" } else { "no" });
         table.add_row([
@@ -142,6 +154,7 @@ fn show_pool(pool: &Pool, output: Output) -> Result<(), Failure> {
             output::size(drive.capacity_bytes),
             drive.back_end.to_owned(),
             cache.to_owned(),
+            drive.state.to_owned(),
         ]);
     }
     output.text(output::lines(&table))
@@ -213,13 +226,13 @@ fn show_checkpoint(pool: &Pool, name: &CheckpointName, output: Output) -> Result
         info.generation,
         info.id
     ))?;
-    let mut table = output::table(["SERIAL", "ADDRESS", "SIZE"], &["SIZE"]);
+    let mut table = output::table(&["SERIAL", "ADDRESS", "SIZE"], &["SIZE"]);
     for drive in drives {
         table.add_row([plain(&drive.serial), plain(&drive.address), output::size(drive.bytes)]);
     }
     output.text(format_args!("{}\n", output::lines(&table)))?;
     let header = ["PARTICIPANT", "SHARD", "SIZE", "OFFSET", "DTYPE", "SHAPE"];
-    let mut table = output::table(header, &["PARTICIPANT", "SIZE", "OFFSET"]);
+    let mut table = output::table(&header, &["PARTICIPANT", "SIZE", "OFFSET"]);
     for shard in shards {
         let shape: Vec<String> = shard.shape.iter().map(u64::to_string).collect();
         table.add_row([

@@ -2,7 +2,8 @@
 
 use clap::Args;
 use serde::Serialize;
-use stanchion_engine::{CheckpointName, Damage, Notice, Pool, PoolMode, VerifyReport};
+use stanchion_engine::address::DriveAddress;
+use stanchion_engine::{CheckpointName, Damage, Notice, Pool, PoolMode, VerifyReport, admit_drive};
 
 use crate::args::Common;
 use crate::config;
@@ -14,10 +15,13 @@ const EXAMPLES: &str = "\
 Examples:
   stanchion verify --drive /data/a.img --drive /data/b.img    the whole pool
   stanchion verify llama@100                                  one checkpoint
-  stanchion verify --repair                                   mend metadata from its copies
+  stanchion verify --repair                                   mend what has a sound copy
+  stanchion verify --repair --replacement /data/new.img       put a drive in the place of a lost one
 
-Without --repair nothing is written. Data has no second copy and cannot be mended. The command ends
-with code 3 if anything is still damaged.";
+Without --repair nothing is written. Metadata has a copy on every drive; data has a second copy in a
+mirror only. With --replacement the drive is taken into the pool, in the place of a drive that it
+lost, and filled; the lost drive itself, come back, is taken in the same way. What the new drive must
+hold can be filled from a mirror only. The command ends with code 3 if anything is still damaged.";
 
 /// Arguments of `stanchion verify`.
 #[derive(Args, Debug)]
@@ -26,9 +30,15 @@ pub struct VerifyArgs {
     /// Only this checkpoint
     #[arg(value_name = "NAME@STEP")]
     name: Option<String>,
-    /// Rewrite bad copies of metadata from sound ones
+    /// Rewrite bad copies of metadata and data from sound ones
     #[arg(long)]
     repair: bool,
+    /// Take this drive in, in the place of one that the pool lost, and fill it
+    #[arg(long, value_name = "ADDRESS", requires = "repair", conflicts_with = "name")]
+    replacement: Option<String>,
+    /// Take the replacement even if it holds data
+    #[arg(long, requires = "replacement")]
+    force: bool,
 }
 
 #[derive(Serialize)]
@@ -40,6 +50,7 @@ struct Document {
     metadata_copies: u64,
     damages: Vec<DamageRecord>,
     repaired: Vec<DamageRecord>,
+    rebuilt_drives: Vec<String>,
     lost_generation: Option<u64>,
 }
 
@@ -62,7 +73,10 @@ impl Findings {
                 Notice::FellBack { lost, .. } => {
                     found.fell_back = Some((lost.0, notice.to_string()));
                 }
-                Notice::RolledForward(_) => output.notice(notice),
+                // What is being rebuilt now is no news.
+                Notice::Rebuilding { .. } if report.rebuilt.is_empty() => output.notice(notice),
+                Notice::Rebuilding { .. } => {}
+                _ => output.notice(notice),
             }
         }
         // What was met on opening the pool is met again, unless it belongs to a lost generation.
@@ -93,6 +107,7 @@ impl Findings {
                 metadata_copies: report.metadata_copies,
                 damages: self.damages.iter().map(DamageRecord::from).collect(),
                 repaired: self.repaired.iter().map(DamageRecord::from).collect(),
+                rebuilt_drives: report.rebuilt.clone(),
                 lost_generation: self.fell_back.as_ref().map(|(lost, _)| *lost),
             });
         }
@@ -104,6 +119,9 @@ impl Findings {
         }
         for damage in &self.repaired {
             output.text(plain(&format!("repaired from its copy: {damage}")))?;
+        }
+        for serial in &report.rebuilt {
+            output.text(plain(&format!("drive {serial} holds everything that it should now")))?;
         }
         output.summary(format_args!(
             "verified {} checkpoints, {} of data, {} copies of metadata: {}",
@@ -132,7 +150,21 @@ fn is_same_place(one: &Damage, other: &Damage) -> bool {
 pub fn run(args: &VerifyArgs, common: &Common, output: Output) -> Result<(), Failure> {
     let name: Option<CheckpointName> = args.name.as_ref().map(|text| text.parse()).transpose()?;
     let mode = if args.repair { PoolMode::ReadWrite } else { PoolMode::ReadOnly };
-    let pool = config::open_silently(common, mode)?;
+    let mut options = config::pool_options(common, mode)?;
+    if let Some(replacement) = &args.replacement {
+        let address: DriveAddress = replacement.parse()?;
+        let admitted = admit_drive(&options, &address, args.force)?;
+        output.notice(match admitted.returning {
+            true => format!("drive {} is part of the pool again", admitted.serial),
+            false => format!(
+                "drive {} is in the place of drive {} now",
+                admitted.serial, admitted.replaced_serial
+            ),
+        });
+        options.drives.retain(|drive| *drive != address);
+        options.drives.push(address);
+    }
+    let pool = Pool::open(&options)?;
     let progress = Progress::new(output, "verifying", 0);
     let report = pool.verify(name.as_ref(), args.repair, &mut |done, total| {
         progress.set_total(total);
@@ -147,7 +179,7 @@ pub fn run(args: &VerifyArgs, common: &Common, output: Output) -> Result<(), Fai
     let count = found.damages.len() + usize::from(found.fell_back.is_some());
     let remedy = match args.repair {
         true => "what is left cannot be mended: remove what it belongs to, and save it anew",
-        false => "`stanchion verify --repair` mends metadata that has a sound copy",
+        false => "`stanchion verify --repair` mends what has a sound copy",
     };
     Err(Failure::Damaged(format!("{count} damaged; {remedy}")))
 }

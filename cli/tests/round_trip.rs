@@ -115,8 +115,19 @@ fn json_has_the_promised_shape() {
     let one = listed["checkpoints"][0].as_object().unwrap();
     let mut keys: Vec<_> = one.keys().map(String::as_str).collect();
     keys.sort_unstable();
-    let expected = ["bytes", "committed_at", "generation", "id", "name", "participants", "step"];
+    let expected = [
+        "bytes",
+        "committed_at",
+        "generation",
+        "health",
+        "id",
+        "name",
+        "needs_drives",
+        "participants",
+        "step",
+    ];
     assert_eq!(keys, expected);
+    assert_eq!(one["health"], "whole");
     assert_eq!((&one["name"], &one["participants"]), (&"run/llama".into(), &1.into()));
     assert_eq!(one["generation"], saved["generation"]);
     let time = one["committed_at"].as_str().unwrap();
@@ -359,4 +370,29 @@ fn names_from_a_drive_lead_nowhere() {
         fs::remove_dir_all(place.path("out")).unwrap();
     }
     assert!(!std::path::Path::new("/tmp/stanchion-evil").exists());
+}
+
+#[test]
+fn the_ladder_tells_each_rung_and_leaves_nothing() {
+    let place = Place::with_pool(2);
+    let before = place.names(".");
+    let ladder = ["bench", "ladder", "--size", "6MiB", "--runs", "1", "--ranks", "3", "--json"];
+    let told = place.run(&ladder).ok().json();
+    let rungs = told["rungs"].as_array().unwrap();
+    let names: Vec<&str> = rungs.iter().map(|rung| rung["rung"].as_str().unwrap()).collect();
+    let expected = ["buffered", "direct", "double_buffered", "striped", "divided", "overlapped"];
+    assert_eq!(names, expected);
+    for rung in rungs {
+        assert!(rung["seconds"].as_f64().unwrap() > 0.0, "{rung}");
+        assert!(rung["stall_seconds"].as_f64().unwrap() >= 0.0, "{rung}");
+    }
+    let train = &told["train"];
+    let seconds = |key: &str| train[key].as_f64().unwrap();
+    assert!(seconds("iteration_seconds") > 0.0 && seconds("compute_seconds") > 0.0, "{train}");
+    assert_eq!(place.names("."), before);
+    assert_eq!(place.checkpoints(), 0);
+    place.file("precious", b"x");
+    let refused = place.run(&["bench", "ladder", "--size", "6MiB", "--scratch", "precious"]);
+    refused.fails(12, &["precious exists"]);
+    assert_eq!(place.read("precious"), b"x");
 }

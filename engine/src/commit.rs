@@ -1,7 +1,7 @@
 //! The commit: the order in which a new generation reaches the drives. Pure; the drives are a trait.
 //!
 //! 1. Metadata (segment tables, manifests, the whole catalogue) to every drive. Data chunks were
-//!    written and completed before.
+//!    written and completed before. "Every drive" means each that the label does not call absent.
 //! 2. Flush every drive. From here on everything that the new root names is durable everywhere.
 //! 3. The root's front copy to every drive, durable when it completes.
 //! 4. The root's back copy likewise.
@@ -13,7 +13,7 @@
 
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Error, IoError};
-use crate::format::{DriveEntry, Layout, Root, Zone};
+use crate::format::{Label, Root, Zone};
 use crate::planted::{Bug, planted};
 use crate::units::DriveIndex;
 
@@ -29,8 +29,8 @@ pub(crate) struct MetaWrite {
 pub(crate) struct CommitPlan {
     pub(crate) root: Root,
     pub(crate) metadata: Vec<MetaWrite>,
-    pub(crate) drives: Vec<DriveEntry>,
-    pub(crate) layout: Layout,
+    /// Says which drives take part.
+    pub(crate) label: Label,
 }
 
 /// How far a commit came.
@@ -73,14 +73,10 @@ impl CommitPlan {
         self.write_roots(drives, Zone::Back)
     }
 
-    fn indices(&self) -> impl Iterator<Item = DriveIndex> + use<> {
-        (0..self.drives.len() as u16).map(DriveIndex)
-    }
-
     fn write_metadata(&self, drives: &mut dyn Drives) -> Result<(), CommitFailure> {
         let mut batch = Vec::new();
         for write in &self.metadata {
-            batch.extend(self.indices().map(|drive| DriveCommand::Write {
+            batch.extend(self.label.live().map(|drive| DriveCommand::Write {
                 drive,
                 offset_bytes: write.offset_bytes,
                 data: &write.bytes,
@@ -91,17 +87,18 @@ impl CommitPlan {
     }
 
     fn flush(&self, drives: &mut dyn Drives) -> Result<(), CommitFailure> {
-        let mut batch: Vec<_> = self.indices().map(|drive| DriveCommand::Flush { drive }).collect();
-        run_all(drives, &mut batch).map_err(|error| CommitFailure { stage: Stage::Flush, error })
+        flush_all(drives, &self.label).map_err(|error| CommitFailure { stage: Stage::Flush, error })
     }
 
     fn write_roots(&self, drives: &mut dyn Drives, zone: Zone) -> Result<(), CommitFailure> {
         let roots: Vec<(DriveIndex, u64, Vec<u8>)> = self
-            .indices()
-            .zip(&self.drives)
-            .map(|(index, drive)| {
+            .label
+            .live()
+            .map(|index| {
+                let drive = &self.label.drives[index.as_usize()];
+                let layout = &self.label.layout;
                 let generation = self.root.generation;
-                let offset = self.layout.root_offset(zone, generation, drive.capacity_bytes);
+                let offset = layout.root_offset(zone, generation, drive.capacity_bytes);
                 (index, offset, self.root.encode(drive.uuid, offset))
             })
             .collect();
@@ -116,6 +113,12 @@ impl CommitPlan {
             .collect();
         run_all(drives, &mut batch).map_err(|error| CommitFailure { stage: Stage::Root, error })
     }
+}
+
+/// Flushes every drive that takes part.
+pub(crate) fn flush_all(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
+    let mut batch: Vec<_> = label.live().map(|drive| DriveCommand::Flush { drive }).collect();
+    run_all(drives, &mut batch)
 }
 
 /// Runs a batch; the first failure becomes an error that names drive, place and status.

@@ -172,8 +172,24 @@ pub enum Error {
         /// The pool of the drives named before it.
         expected: Uuid,
     },
+    /// The pool was written without this drive.
+    #[error(
+        "drive {address} ({serial}): {}; leave it out, or take it in again with `stanchion verify --repair --replacement {address}`",
+        if *replaced { "its place in the pool was given to another drive" } else { "the pool was written without it, so what it holds is out of date" }
+    )]
+    StaleDrive {
+        /// The address.
+        address: String,
+        /// The serial.
+        serial: String,
+        /// Another drive has its place.
+        replaced: bool,
+    },
     /// Drives of the pool were not named or not found.
-    #[error("pool {pool}: {} of its {total} drives missing: {}; name every drive of the pool", missing.len(), missing.join(", "))]
+    #[error(
+        "pool {pool}: {} of its {total} drives missing: {}; name every drive of the pool. Without them it can be listed and restored from, and --degraded writes it",
+        missing.len(), missing.join(", ")
+    )]
     MissingDrives {
         /// The pool.
         pool: Uuid,
@@ -338,6 +354,7 @@ impl Error {
             Error::NewerFormat { .. }
             | Error::ForeignDrive { .. }
             | Error::DuplicateDrive { .. }
+            | Error::StaleDrive { .. }
             | Error::Refused { .. } => ErrorKind::Refused,
             Error::Busy { .. } => ErrorKind::Busy,
             Error::Damaged(_) | Error::ShortDrive { .. } => ErrorKind::Damaged,

@@ -12,9 +12,13 @@ pub mod error;
 pub mod extent;
 mod facts;
 pub mod format;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
+mod health;
 mod idle;
 pub mod limits;
 mod lock;
+mod membership;
 pub mod memory;
 mod metadata;
 mod name;
@@ -30,10 +34,13 @@ mod state;
 pub mod units;
 
 pub use error::{Damage, Error, ErrorKind, IoError};
+pub use format::{DriveState, Redundancy};
+pub use health::Health;
 pub use name::{CheckpointName, check_base_name};
 pub use pool::{
-    CheckpointInfo, Content, DEFAULT_QUEUE_DEPTH, DriveInfo, FormatOptions, FormatReport, Notice,
-    Pool, PoolInfo, PoolMode, PoolOptions, SegmentInfo, Survey, VerifyProgress, VerifyReport,
+    Admission, CheckpointInfo, Content, DEFAULT_QUEUE_DEPTH, DriveInfo, FormatOptions,
+    FormatReport, Notice, Pool, PoolInfo, PoolMode, PoolOptions, SegmentInfo, Survey,
+    VerifyProgress, VerifyReport, admit as admit_drive, admit_on as admit_drive_on,
     format as format_pool, format_on as format_pool_on, survey,
 };
 pub use session::{OpenedSegment, Session, SessionBuffer, SessionOptions};

@@ -35,8 +35,9 @@ pub(crate) struct Found<T> {
 /// How the bytes of an object become the object.
 pub(crate) type Decode<'a, T> = &'a dyn Fn(&[u8]) -> Result<T, FormatError>;
 
-/// Reads an object from the first drive that has a sound copy, starting with `first`. The extent
-/// was validated against the layout, so its length is bounded.
+/// Reads an object from the first drive that has a sound copy: of the members, starting with the
+/// `first`, then of drives that are being rebuilt. The extent was validated against the layout, so
+/// its length is bounded.
 pub(crate) fn read_object<T>(
     drives: &mut dyn Drives,
     label: &Label,
@@ -45,10 +46,12 @@ pub(crate) fn read_object<T>(
     subject: &Subject,
     decode: Decode<'_, T>,
 ) -> Found<T> {
-    let count = label.drives.len();
+    let mut order: Vec<DriveIndex> = label.members().collect();
+    let start = first % order.len().max(1);
+    order.rotate_left(start);
+    order.extend(label.live().filter(|drive| !label.members().any(|member| member == *drive)));
     let mut bad = Vec::new();
-    for step in 0..count {
-        let drive = DriveIndex(((first + step) % count) as u16);
+    for drive in order {
         let mut bytes = vec![0; extent.stored_bytes() as usize];
         let mut batch =
             [DriveCommand::Read { drive, offset_bytes: extent.offset_bytes, into: &mut bytes }];
@@ -61,7 +64,7 @@ pub(crate) fn read_object<T>(
     Found { object: None, bad }
 }
 
-/// Reads the copy of every drive. The result is in the order of the drives.
+/// Reads the copy of every drive that takes part. The result is in the order of the drives.
 pub(crate) fn check_copies<T>(
     drives: &mut dyn Drives,
     label: &Label,
@@ -70,9 +73,8 @@ pub(crate) fn check_copies<T>(
     decode: Decode<'_, T>,
 ) -> Found<T> {
     let mut found = Found { object: None, bad: Vec::new() };
-    for index in 0..label.drives.len() {
+    for drive in label.live() {
         let mut bytes = vec![0; extent.stored_bytes() as usize];
-        let drive = DriveIndex(index as u16);
         let mut batch =
             [DriveCommand::Read { drive, offset_bytes: extent.offset_bytes, into: &mut bytes }];
         let status = drives.run(&mut batch).remove(0);
@@ -229,13 +231,14 @@ pub(crate) fn repair_copies(drives: &mut dyn Drives, bad: &[BadCopy], sound: &[u
     drives.run(&mut batch).into_iter().map(|status| status.is_ok()).collect()
 }
 
-/// Reads many extents, each from one drive, several at a time; a read that failed gives `None`.
+/// Reads many extents, each from one member, several at a time; a read that failed gives `None`.
 pub(crate) fn read_many(
     drives: &mut dyn Drives,
-    drive_count: usize,
+    label: &Label,
     extents: &[MetaExtent],
     mut take: impl FnMut(usize, Option<Vec<u8>>),
 ) {
+    let members: Vec<DriveIndex> = label.members().collect();
     let mut start = 0;
     while start < extents.len() {
         let mut end = start;
@@ -251,7 +254,7 @@ pub(crate) fn read_many(
             .zip(&extents[start..end])
             .enumerate()
             .map(|(number, (into, extent))| DriveCommand::Read {
-                drive: DriveIndex(((start + number) % drive_count) as u16),
+                drive: members[(start + number) % members.len()],
                 offset_bytes: extent.offset_bytes,
                 into,
             })

@@ -19,6 +19,30 @@ pub enum Notice {
         /// The generation that was opened.
         opened: Generation,
     },
+    /// A drive that was named cannot be used; the pool is opened without it.
+    Unreachable {
+        /// The drive's address.
+        address: String,
+        /// Why it cannot be used.
+        why: String,
+    },
+    /// A drive of the pool is not at hand.
+    Missing {
+        /// Its serial.
+        serial: String,
+        /// Where it says so that the pool is written without it from now on.
+        written_without: bool,
+    },
+    /// The pool has been written without a drive.
+    Absent {
+        /// Its serial.
+        serial: String,
+    },
+    /// What a drive must hold is not all there yet.
+    Rebuilding {
+        /// Its serial.
+        serial: String,
+    },
     /// A commit had reached only some drives when the pool was last used; all have it now.
     RolledForward(Generation),
 }
@@ -35,6 +59,30 @@ impl fmt::Display for Notice {
                 f,
                 "generation {lost} cannot be read on any drive; generation {opened}, the one \
                  before, was opened: what was committed or removed since is lost"
+            ),
+            Notice::Unreachable { address, why } => {
+                write!(
+                    f,
+                    "drive {address} cannot be used, and the pool is opened without it: {why}"
+                )
+            }
+            Notice::Missing { serial, written_without: false } => {
+                write!(f, "drive {serial} of the pool is missing: what needs it cannot be restored")
+            }
+            Notice::Missing { serial, written_without: true } => write!(
+                f,
+                "drive {serial} of the pool is missing and the pool is written without it from now \
+                 on: when it comes back, take it in again with `stanchion verify --repair \
+                 --replacement ADDRESS`"
+            ),
+            Notice::Absent { serial } => write!(
+                f,
+                "drive {serial} is no part of the pool at present: take it, or a drive to replace \
+                 it, in with `stanchion verify --repair --replacement ADDRESS`"
+            ),
+            Notice::Rebuilding { serial } => write!(
+                f,
+                "drive {serial} does not hold all its data yet: finish with `stanchion verify --repair`"
             ),
             Notice::RolledForward(generation) => {
                 write!(f, "generation {generation} had reached only some drives; all have it now")

@@ -1,16 +1,38 @@
 //! Which drive gets which chunk. Pure.
 //!
 //! Chunks go round the drives, so that all of them write at once and finish together. A drive that
-//! has too little room gets what it can hold, and the others share the rest.
+//! has too little room gets what it can hold, and the others share the rest. The two copies of a
+//! mirrored chunk lie on different drives.
 
-use crate::units::{DriveIndex, Location};
+use crate::units::{Copies, DriveIndex, Location};
 
-/// How many of `chunks` each drive gets, given its free slots; `None` when there is no room. The
-/// remainder of the division goes to the drives that follow `first`, so that many small segments
-/// do not all burden the same drive.
-pub(crate) fn shares(chunks: u64, free: &[u64], first: usize) -> Option<Vec<u64>> {
+/// How many slots each drive gives to `chunks` of so many copies each, given its free slots; `None`
+/// when there is no room. No drive gives more than one slot for a chunk.
+pub(crate) fn shares(chunks: u64, copies: u8, free: &[u64], first: usize) -> Option<Vec<u64>> {
+    let slots = chunks.checked_mul(copies.into())?;
+    if copies == 1 {
+        return share_out(slots, free, first);
+    }
+    let usable: Vec<u64> = free.iter().map(|slots| (*slots).min(chunks)).collect();
+    share_out(slots, &usable, first)
+}
+
+/// How many chunks of so many copies each fit into the free slots.
+pub(crate) fn capacity(copies: u8, free: &[u64]) -> u64 {
+    let total: u64 = free.iter().sum();
+    let largest = free.iter().copied().max().unwrap_or(0);
+    match copies {
+        1 => total,
+        // What the largest drive holds needs its second copies elsewhere.
+        _ => (total / 2).min(total - largest),
+    }
+}
+
+/// How many of `slots` each drive gives, given how many it can. The remainder of the division goes to
+/// the drives that follow `first`, so that many small segments do not all burden the same drive.
+fn share_out(slots: u64, free: &[u64], first: usize) -> Option<Vec<u64>> {
     let mut share = vec![0; free.len()];
-    let mut left = chunks;
+    let mut left = slots;
     while left > 0 {
         let mut open: Vec<usize> = (0..free.len())
             .map(|step| (first + step) % free.len())
@@ -34,9 +56,62 @@ pub(crate) fn shares(chunks: u64, free: &[u64], first: usize) -> Option<Vec<u64>
     Some(share)
 }
 
+/// Where each chunk of a segment lies, from the slots that each drive gave according to [`shares`].
+pub(crate) fn place(slots: &[Vec<u64>], copies: u8, first: usize) -> Vec<Copies> {
+    if copies == 1 {
+        return interleave(slots, first).into_iter().map(Copies::one).collect();
+    }
+    pair(slots, first)
+}
+
+/// Pairs slots of different drives. In the list of all slots, drive after drive, the partner of a
+/// slot is the one half the list further: no drive has more than half of them, so that is another
+/// drive. Pairs of the same two drives take turns in which drive is read first, and the chunks go
+/// round the pairs of drives.
+fn pair(slots: &[Vec<u64>], first: usize) -> Vec<Copies> {
+    let rotated = (0..slots.len()).map(|step| (first + step) % slots.len());
+    let list: Vec<Location> = rotated
+        .flat_map(|drive| {
+            let drive_index = DriveIndex(drive as u16);
+            slots[drive].iter().map(move |slot| Location { drive: drive_index, slot: *slot })
+        })
+        .collect();
+    let (lower, upper) = list.split_at(list.len() / 2);
+    let mut groups: Vec<Vec<Copies>> = Vec::new();
+    for (one, other) in lower.iter().zip(upper) {
+        let same = |pair: &&mut Vec<Copies>| {
+            pair.last().is_some_and(|last: &Copies| {
+                let drives = (last.first.drive, last.second.map(|second| second.drive));
+                drives == (one.drive, Some(other.drive))
+            })
+        };
+        let copies = Copies { first: *one, second: Some(*other) };
+        match groups.last_mut().filter(same) {
+            Some(group) => group.push(copies),
+            None => groups.push(vec![copies]),
+        }
+    }
+    let mut placed = Vec::with_capacity(lower.len());
+    for round in 0.. {
+        let turn = groups.iter().filter_map(|group| group.get(round)).map(|pair| {
+            let Copies { first, second } = *pair;
+            match second {
+                Some(second) if round % 2 == 1 => Copies { first: second, second: Some(first) },
+                _ => *pair,
+            }
+        });
+        let before = placed.len();
+        placed.extend(turn);
+        if placed.len() == before {
+            break;
+        }
+    }
+    placed
+}
+
 /// The order of a segment's chunks over the slots that each drive gave: round the drives from
 /// `first`, each drive's slots in ascending order.
-pub(crate) fn interleave(slots: &[Vec<u64>], first: usize) -> Vec<Location> {
+fn interleave(slots: &[Vec<u64>], first: usize) -> Vec<Location> {
     let total = slots.iter().map(Vec::len).sum();
     let mut locations = Vec::with_capacity(total);
     let mut round = 0;
@@ -60,21 +135,67 @@ mod tests {
 
     #[test]
     fn a_small_drive_gives_what_it_has() {
-        assert_eq!(shares(10, &[100, 2, 100], 0), Some(vec![4, 2, 4]));
-        assert_eq!(shares(2, &[100, 100, 100], 1), Some(vec![0, 1, 1]));
-        assert_eq!(shares(0, &[0], 0), Some(vec![0]));
-        assert_eq!(shares(5, &[2, 2], 0), None);
+        assert_eq!(shares(10, 1, &[100, 2, 100], 0), Some(vec![4, 2, 4]));
+        assert_eq!(shares(2, 1, &[100, 100, 100], 1), Some(vec![0, 1, 1]));
+        assert_eq!(shares(0, 1, &[0], 0), Some(vec![0]));
+        assert_eq!(shares(5, 1, &[2, 2], 0), None);
+    }
+
+    #[test]
+    fn a_mirror_needs_two_drives_for_each_chunk() {
+        assert_eq!(shares(10, 2, &[100, 100], 0), Some(vec![10, 10]));
+        assert_eq!(shares(10, 2, &[100, 9], 0), None);
+        assert_eq!(shares(10, 2, &[100, 4, 6], 0), Some(vec![10, 4, 6]));
+        assert_eq!(shares(1, 2, &[100], 0), None);
+        assert_eq!(shares(0, 2, &[0, 0], 0), Some(vec![0, 0]));
+        assert_eq!(shares(u64::MAX, 2, &[1, 1], 0), None);
     }
 
     proptest! {
         #[test]
-        fn shares_fit_and_add_up(chunks in 0..500_u64, free in prop::collection::vec(0..200_u64, 1..9), first in 0..9_usize) {
-            match shares(chunks, &free, first) {
+        fn shares_fit_and_add_up(
+            chunks in 0..500_u64,
+            copies in 1..=2_u8,
+            free in prop::collection::vec(0..200_u64, 1..9),
+            first in 0..9_usize,
+        ) {
+            match shares(chunks, copies, &free, first) {
                 Some(share) => {
-                    prop_assert_eq!(share.iter().sum::<u64>(), chunks);
+                    prop_assert!(chunks <= capacity(copies, &free));
+                    prop_assert_eq!(share.iter().sum::<u64>(), chunks * u64::from(copies));
                     prop_assert!(share.iter().zip(&free).all(|(s, f)| s <= f));
                 }
-                None => prop_assert!(free.iter().sum::<u64>() < chunks),
+                None => prop_assert!(chunks > capacity(copies, &free)),
+            }
+        }
+
+        #[test]
+        fn every_slot_is_used_once_and_copies_lie_apart(
+            chunks in 0..300_u64,
+            free in prop::collection::vec(0..200_u64, 2..9),
+            first in 0..9_usize,
+        ) {
+            let Some(share) = shares(chunks, 2, &free, first) else { return Ok(()) };
+            let slots: Vec<Vec<u64>> = share.iter().map(|count| (0..*count).collect()).collect();
+            let placed = place(&slots, 2, first);
+            prop_assert_eq!(placed.len() as u64, chunks);
+            let mut used = std::collections::HashSet::new();
+            for copies in placed {
+                prop_assert_eq!(copies.count(), 2);
+                prop_assert!(copies.second.is_some_and(|second| second.drive != copies.first.drive));
+                prop_assert!(copies.iter().all(|location| used.insert(location)));
+            }
+            prop_assert_eq!(used.len() as u64, 2 * chunks);
+        }
+
+        #[test]
+        fn the_copies_read_first_are_spread_over_the_drives(each in 1..50_u64, drives in 2..9_usize) {
+            let slots = vec![(0..2 * each).collect::<Vec<_>>(); drives];
+            let placed = place(&slots, 2, 0);
+            for drive in 0..drives {
+                let first = placed.iter().filter(|copies| copies.first.drive.as_usize() == drive);
+                // A drive is in at most three groups of pairs, each of which may end on its turn.
+                prop_assert!((first.count() as u64).abs_diff(each) <= 3);
             }
         }
 

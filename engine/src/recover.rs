@@ -12,8 +12,6 @@
 
 use std::collections::BTreeMap;
 
-use uuid::Uuid;
-
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Damage, Error, IoError};
 use crate::facts::DriveFacts;
@@ -34,6 +32,10 @@ pub(crate) struct DriveLabels {
 }
 
 /// Reads the labels of the drive at `index`.
+///
+/// # Errors
+/// [`Error::Io`] when there may well be a label, and it could not be read; whatever is wrong with it
+/// otherwise.
 pub(crate) fn read_labels(drives: &mut dyn Drives, index: usize) -> Result<DriveLabels, Error> {
     let facts = drives.facts()[index].clone();
     let drive = DriveIndex(index as u16);
@@ -48,6 +50,7 @@ pub(crate) fn read_labels(drives: &mut dyn Drives, index: usize) -> Result<Drive
     drop(batch);
     let mut sound: Option<Label> = None;
     let mut wrong: Vec<(u64, Result<FormatError, String>)> = Vec::new();
+    let mut unread = None;
     for ((offset, block), status) in offsets.iter().zip(&blocks).zip(statuses) {
         match status.map_err(|e| e.to_string()).map(|()| Label::decode(block, *offset)) {
             Ok(Ok(label)) if sound.as_ref().is_none_or(|s| label.epoch >= s.epoch) => {
@@ -57,8 +60,18 @@ pub(crate) fn read_labels(drives: &mut dyn Drives, index: usize) -> Result<Drive
             Ok(Err(error)) => wrong.push((*offset, Ok(error))),
             Err(error) => wrong.push((*offset, Err(error))),
         }
+        if let Err(error) = status
+            && !error.is_damage()
+        {
+            unread.get_or_insert((*offset, error));
+        }
     }
-    let Some(label) = sound else { return Err(no_label(&facts, wrong)) };
+    let Some(label) = sound else {
+        return Err(match unread {
+            Some((offset, error)) => metadata::read_error(drives, drive, offset, error),
+            None => no_label(&facts, wrong),
+        });
+    };
     if facts.capacity_bytes < label.drive().capacity_bytes {
         return Err(Error::ShortDrive {
             address: facts.address,
@@ -124,46 +137,6 @@ fn no_label(facts: &DriveFacts, wrong: Vec<(u64, Result<FormatError, String>)>) 
     }
 }
 
-/// Checks that the drives given are the drives of one pool. The result says, for each place of the
-/// pool's drive table, which of the given drives it is.
-pub(crate) fn order_drives(
-    labels: &[DriveLabels],
-    facts: &[DriveFacts],
-) -> Result<Vec<usize>, Error> {
-    // The first drive's pool is what the others must belong to.
-    let Some(first) = labels.first() else {
-        return Err(Error::Usage("no drive was named".into()));
-    };
-    let pool: Uuid = first.label.pool;
-    let mut order = vec![None; first.label.drives.len()];
-    for (given, (labels, facts)) in labels.iter().zip(facts).enumerate() {
-        let label = &labels.label;
-        let (address, serial) = (facts.address.clone(), label.drive().serial.clone());
-        if label.pool != pool {
-            return Err(Error::ForeignDrive { address, serial, found: label.pool, expected: pool });
-        }
-        if label.drives != first.label.drives || label.layout != first.label.layout {
-            let detail = "its drive table differs from that of the pool's other drives".into();
-            return Err(label_damage(&serial, 0, detail).into());
-        }
-        let place = &mut order[label.index.as_usize()];
-        if place.is_some() {
-            return Err(Error::DuplicateDrive { address, serial });
-        }
-        *place = Some(given);
-    }
-    let missing: Vec<String> = order
-        .iter()
-        .zip(&first.label.drives)
-        .filter(|(place, _)| place.is_none())
-        .map(|(_, drive)| drive.serial.clone())
-        .collect();
-    if !missing.is_empty() {
-        return Err(Error::MissingDrives { pool, missing, total: order.len() });
-    }
-    Ok(order.into_iter().flatten().collect())
-}
-
 /// What the root rings hold.
 pub(crate) struct Roots {
     /// Valid roots by generation; all copies of a generation are alike.
@@ -184,16 +157,17 @@ pub(crate) struct BadRoot {
     pub(crate) unread: Option<IoError>,
 }
 
-/// Reads both root rings of every drive: only the blocks that hold roots, of all drives at once.
+/// Reads both root rings of every drive that takes part: only the blocks that hold roots, of all drives at once.
 pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots, Error> {
     let mut roots =
         Roots { by_generation: BTreeMap::new(), incomplete: Vec::new(), bad: Vec::new() };
     let mut places = Vec::new();
-    for (index, entry) in label.drives.iter().enumerate() {
+    for drive in label.live() {
+        let capacity_bytes = label.drives[drive.as_usize()].capacity_bytes;
         for zone in [Zone::Front, Zone::Back] {
             places.extend((0..ROOT_SLOTS).map(|slot| {
-                let offset = label.layout.root_offset(zone, Generation(slot), entry.capacity_bytes);
-                (DriveIndex(index as u16), slot, offset)
+                let offset = label.layout.root_offset(zone, Generation(slot), capacity_bytes);
+                (drive, slot, offset)
             }));
         }
     }
@@ -238,8 +212,8 @@ pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots
         }
     }
     if let Some((_, newest)) = copies.last_key_value() {
-        let lacks = |index: &u16| newest.iter().filter(|d| d.0 == *index).count() < 2;
-        roots.incomplete = (0..label.drives.len() as u16).filter(lacks).map(DriveIndex).collect();
+        let lacks = |index: &DriveIndex| newest.iter().filter(|d| *d == index).count() < 2;
+        roots.incomplete = label.members().filter(lacks).collect();
     }
     Ok(roots)
 }
@@ -395,7 +369,7 @@ pub(crate) fn read_holdings(
     let entries = &catalogue.entries;
     let mut manifests: Vec<Option<Manifest>> = vec![None; entries.len()];
     let extents: Vec<_> = entries.iter().map(|entry| entry.manifest).collect();
-    metadata::read_many(drives, count, &extents, |number, bytes| {
+    metadata::read_many(drives, label, &extents, |number, bytes| {
         let decode = metadata::decode_manifest(label, &entries[number]);
         manifests[number] = bytes.and_then(|bytes| decode(&bytes).ok());
     });
@@ -431,9 +405,9 @@ fn add_tables(
     let extents: Vec<_> = manifest.segments.iter().map(|segment| segment.table).collect();
     let mut unread = Vec::new();
     let add = |holding: &mut Holding, table: &SegmentTable| {
-        table.chunks.iter().for_each(|chunk| holding.add_location(chunk.location));
+        table.chunks.iter().for_each(|chunk| holding.add_chunk(chunk.copies));
     };
-    metadata::read_many(drives, label.drives.len(), &extents, |number, bytes| {
+    metadata::read_many(drives, label, &extents, |number, bytes| {
         let decode = metadata::decode_table(label, entry, manifest, number as u32);
         match bytes.and_then(|bytes| decode(&bytes).ok()) {
             Some(table) => add(holding, &table),

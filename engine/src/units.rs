@@ -47,6 +47,32 @@ pub struct Location {
     pub slot: u64,
 }
 
+/// Where the copies of one chunk lie: one, or two on different drives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Copies {
+    /// The copy that is read first.
+    pub first: Location,
+    /// The one that is read when the first cannot be.
+    pub second: Option<Location>,
+}
+
+impl Copies {
+    /// A chunk that lies in one place only.
+    pub fn one(location: Location) -> Copies {
+        Copies { first: location, second: None }
+    }
+
+    /// Every place, the first one first.
+    pub fn iter(self) -> impl Iterator<Item = Location> {
+        std::iter::once(self.first).chain(self.second)
+    }
+
+    /// How many there are.
+    pub fn count(self) -> u8 {
+        1 + u8::from(self.second.is_some())
+    }
+}
+
 /// `value` rounded up to a multiple of `unit`, or `None` on overflow. `unit` is a power of two.
 pub fn round_up(value: u64, unit: u64) -> Option<u64> {
     debug_assert!(unit.is_power_of_two());

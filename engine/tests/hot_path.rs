@@ -138,12 +138,8 @@ fn inner() {
         })
         .collect();
     let open = || drives.iter().map(|d| Box::new(d.open().unwrap()) as Box<dyn Device>).collect();
-    let options = FormatOptions {
-        drives: Vec::new(),
-        chunk_bytes: Some(CHUNK_BYTES),
-        create_bytes: None,
-        force: false,
-    };
+    let options =
+        FormatOptions { chunk_bytes: Some(CHUNK_BYTES), ..FormatOptions::new(Vec::new()) };
     format_pool_on(open(), &options).unwrap();
     let options = PoolOptions { huge_pages: HugePages::Off, ..PoolOptions::new(Vec::new()) };
     let pool = Pool::open_on(open(), &options).unwrap();

@@ -177,10 +177,8 @@ impl BothWays {
 
 fn make_pool(drives: &[DriveAddress]) {
     format_pool(&FormatOptions {
-        drives: drives.to_vec(),
-        chunk_bytes: None,
         create_bytes: Some(48 * MIB),
-        force: false,
+        ..FormatOptions::new(drives.to_vec())
     })
     .unwrap();
 }

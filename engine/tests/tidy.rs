@@ -14,6 +14,7 @@ const LAYERS: &[&[&str]] = &[
     &["error"],
     &["name", "address", "facts", "lock", "notice", "planted"],
     &["format", "extent", "placement"],
+    &["health", "membership"],
     &["drives"],
     &["commit", "metadata", "recover", "state"],
     &["memory"],
@@ -33,8 +34,8 @@ const LAYERS: &[&[&str]] = &[
     &["pool", "session"],
 ];
 
-/// The crash explorer drives the pure core from outside; it is part of no layer.
-const OUTSIDE: &[&str] = &["crash", "lib"];
+/// The crash explorer and the fuzzers drive the pure core from outside; they are part of no layer.
+const OUTSIDE: &[&str] = &["crash", "fuzz", "lib"];
 
 /// Where `unsafe` may stand. `direct` is there because it hands memory to devices.
 const UNSAFE: &[&str] = &["memory/", "ring/", "device/", "direct"];

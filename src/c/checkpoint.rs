@@ -4,13 +4,20 @@
 
 use std::ffi::{CString, c_char, c_int};
 
-use stanchion_engine::{CheckpointInfo, CheckpointName, SegmentInfo};
+use stanchion_engine::{CheckpointInfo, CheckpointName, Health, SegmentInfo};
 
 use super::engine::Engine;
 use super::error::{Failure, STN_E_PANIC};
 use super::ffi::{self, Sized32, call};
 use super::handle::{Shared, Table};
 use super::segment::stn_segment_info;
+
+/// See `stanchion.h`.
+pub const STN_HEALTH_WHOLE: u32 = 0;
+/// See `stanchion.h`.
+pub const STN_HEALTH_ONE_COPY: u32 = 1;
+/// See `stanchion.h`.
+pub const STN_HEALTH_LOST: u32 = 2;
 
 /// See `stanchion.h`.
 pub const STN_NAME_BYTES: usize = 160;
@@ -37,7 +44,7 @@ pub struct stn_checkpoint_info {
     pub committed_unix_ns: u64,
     pub generation: u64,
     pub damaged: u32,
-    pub reserved: u32,
+    pub health: u32,
     pub name: [c_char; STN_NAME_BYTES],
 }
 
@@ -85,7 +92,11 @@ pub(crate) fn describe(checkpoint: &CheckpointInfo) -> stn_checkpoint_info {
         committed_unix_ns: checkpoint.committed_unix_ns,
         generation: checkpoint.generation.0,
         damaged: u32::from(checkpoint.damage.is_some()),
-        reserved: 0,
+        health: match checkpoint.health {
+            Health::Whole => STN_HEALTH_WHOLE,
+            Health::OneCopy => STN_HEALTH_ONE_COPY,
+            Health::Lost { .. } => STN_HEALTH_LOST,
+        },
         name: [0; STN_NAME_BYTES],
     };
     // SAFETY: the array has this length.

@@ -18,6 +18,8 @@ use super::log;
 /// See `stanchion.h`.
 pub const STN_OPEN_READ_ONLY: u32 = 1;
 /// See `stanchion.h`.
+pub const STN_OPEN_DEGRADED: u32 = 2;
+/// See `stanchion.h`.
 pub const STN_HUGE_REQUIRED: u32 = 0;
 /// See `stanchion.h`.
 pub const STN_HUGE_PREFERRED: u32 = 1;
@@ -123,7 +125,7 @@ fn zero_is_none(value: u32) -> Option<usize> {
 /// # Safety
 /// What `opts` points to is there.
 unsafe fn pool_options(opts: &stn_engine_opts) -> Result<PoolOptions, Failure> {
-    ffi::known_flags(opts.flags, STN_OPEN_READ_ONLY, "flags")?;
+    ffi::known_flags(opts.flags, STN_OPEN_READ_ONLY | STN_OPEN_DEGRADED, "flags")?;
     // SAFETY: the caller's promise.
     let drives = unsafe { addresses(opts.drives, opts.drive_count)? };
     if opts.core_count > MAX_CORES {
@@ -135,6 +137,7 @@ unsafe fn pool_options(opts: &stn_engine_opts) -> Result<PoolOptions, Failure> {
     if opts.flags & STN_OPEN_READ_ONLY != 0 {
         options.mode = PoolMode::ReadOnly;
     }
+    options.degraded = opts.flags & STN_OPEN_DEGRADED != 0;
     options.huge_pages = match opts.huge_pages {
         STN_HUGE_REQUIRED => HugePages::Required,
         STN_HUGE_PREFERRED => HugePages::Preferred,

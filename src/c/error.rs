@@ -91,9 +91,10 @@ fn number_of(error: &Error) -> c_int {
         Error::DriveNotFound { .. } => libc::ENODEV,
         Error::NotFormatted { .. } => STN_E_NOT_FORMATTED,
         Error::NewerFormat { .. } => STN_E_NEWER_FORMAT,
-        Error::ForeignDrive { .. } | Error::MissingDrives { .. } | Error::DuplicateDrive { .. } => {
-            STN_E_DRIVES
-        }
+        Error::ForeignDrive { .. }
+        | Error::MissingDrives { .. }
+        | Error::DuplicateDrive { .. }
+        | Error::StaleDrive { .. } => STN_E_DRIVES,
         Error::ShortDrive { .. } => STN_E_SHORT,
         Error::Busy { .. } => libc::EBUSY,
         Error::Refused { .. } => STN_E_REFUSED,

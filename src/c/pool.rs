@@ -4,7 +4,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use stanchion_engine::{FormatOptions, format_pool};
+use stanchion_engine::{DriveState, FormatOptions, Redundancy, format_pool};
 
 use super::engine::{Engine, addresses};
 use super::error::Failure;
@@ -12,6 +12,14 @@ use super::ffi::{self, Sized32, call};
 
 /// See `stanchion.h`.
 pub const STN_FORMAT_FORCE: u32 = 1;
+/// See `stanchion.h`.
+pub const STN_FORMAT_MIRROR: u32 = 2;
+/// See `stanchion.h`.
+pub const STN_DRIVE_MEMBER: u32 = DriveState::Member as u32;
+/// See `stanchion.h`.
+pub const STN_DRIVE_ABSENT: u32 = DriveState::Absent as u32;
+/// See `stanchion.h`.
+pub const STN_DRIVE_REBUILDING: u32 = DriveState::Rebuilding as u32;
 
 /// See `stanchion.h`.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +55,8 @@ pub struct stn_pool_info {
     pub max_checkpoints: u64,
     pub capacity_bytes: u64,
     pub free_bytes: u64,
+    pub copies: u32,
+    pub reserved: u32,
 }
 
 // SAFETY: integers without padding, the size first.
@@ -67,6 +77,8 @@ pub struct stn_drive_info {
     pub address: *const c_char,
     pub model: *const c_char,
     pub back_end: *const c_char,
+    pub state: u32,
+    pub reserved: u32,
 }
 
 // SAFETY: integers and pointers without padding, the size first.
@@ -83,15 +95,17 @@ pub unsafe extern "C" fn stn_format(opts: *const stn_format_opts) -> c_int {
     call(|| {
         // SAFETY: the caller's promise.
         let opts = unsafe { ffi::options(opts, "opts")? };
-        ffi::known_flags(opts.flags, STN_FORMAT_FORCE, "flags")?;
+        ffi::known_flags(opts.flags, STN_FORMAT_FORCE | STN_FORMAT_MIRROR, "flags")?;
         ffi::unused(opts.reserved, "reserved")?;
         // SAFETY: the caller's promise.
         let drives = unsafe { addresses(opts.drives, opts.drive_count)? };
+        let mirror = opts.flags & STN_FORMAT_MIRROR != 0;
         format_pool(&FormatOptions {
-            drives,
             chunk_bytes: (opts.chunk_bytes != 0).then_some(opts.chunk_bytes),
+            redundancy: if mirror { Redundancy::Mirror } else { Redundancy::None },
             create_bytes: (opts.create_bytes != 0).then_some(opts.create_bytes),
             force: opts.flags & STN_FORMAT_FORCE != 0,
+            ..FormatOptions::new(drives)
         })?;
         Ok(0)
     })
@@ -119,6 +133,8 @@ pub unsafe extern "C" fn stn_pool_info(engine: u64, info: *mut stn_pool_info) ->
             max_checkpoints: pool.max_checkpoints as u64,
             capacity_bytes: pool.capacity_bytes,
             free_bytes: pool.free_bytes.unwrap_or(u64::MAX),
+            copies: pool.redundancy.copies().into(),
+            reserved: 0,
         };
         // SAFETY: checked above.
         unsafe { ffi::fill(info, &value) };
@@ -155,6 +171,8 @@ pub unsafe extern "C" fn stn_drive_info(
             address: texts[1].as_ptr(),
             model: texts[2].as_ptr(),
             back_end: texts[3].as_ptr(),
+            state: drive.state as u32,
+            reserved: 0,
         };
         // SAFETY: checked above.
         unsafe { ffi::fill(info, &value) };

@@ -88,7 +88,7 @@ fn needs(functions: &[NvmeFunction], given: &[DriveAddress]) -> Needs {
 }
 
 fn table(checks: &[Check]) -> String {
-    let mut table = output::table(["STATUS", "CHECK", "OF", "FOUND"], &[]);
+    let mut table = output::table(&["STATUS", "CHECK", "OF", "FOUND"], &[]);
     for check in checks {
         table.add_row([
             check.status.word().to_owned(),

@@ -91,7 +91,7 @@ impl Places {
 
     /// Where a chunk of the first segment lies, and how many bytes of it are data.
     pub fn chunk(&self, number: usize) -> (At, u64) {
-        let location = self.table.chunks[number].location;
+        let location = self.table.chunks[number].copies.first;
         let start = number as u64 * self.table.chunk_bytes;
         let len_bytes = (self.table.length_bytes - start).min(self.table.chunk_bytes);
         let offset = self.labels[0].layout.slot_offset(location.slot);

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::explorer::{Explorer, Tally, Watched, digest};
 use super::images::Effort;
-use super::lab::{CHUNK_BYTES, Lab, open_pool};
+use super::lab::{CHUNK_BYTES, Lab, Without, open_as, open_pool};
 use super::live::Live;
 use super::model::{Contents, Expected, Stored, chunk_bytes};
 use crate::checksum::chunk_is_sound;
@@ -13,10 +13,13 @@ use crate::device::sim::{SimDrive, SimRng};
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Damage, Error};
 use crate::format::{Label, Manifest, SegmentTable, crc64};
+use crate::health::Health;
 use crate::limits::BLOCK_BYTES;
 use crate::metadata;
 use crate::pool::Notice;
+use crate::pool::open::Opening;
 use crate::state::{Committed, State};
+use crate::units::{DriveIndex, Location};
 
 /// Far behind every time that a pool's life has.
 const LATER_UNIX_NS: u64 = 1_800_000_000_000_000_000;
@@ -46,6 +49,11 @@ impl Checker<'_> {
         let mut more = 0;
         if rng.one_in(8) {
             self.fall_back(image, generation)?;
+        }
+        // Not after a crash of a recovery: a drive that is lost then may be the only one that had the
+        // generation which that recovery saw, and which nobody had acknowledged.
+        if self.nest && rng.one_in(2) {
+            self.lose_a_drive(image, generation, &mut rng)?;
         }
         if self.nest && rng.one_in(16) {
             more = self.crash_recovery(image, generation)?;
@@ -185,6 +193,60 @@ impl Checker<'_> {
         same_names(&opened.state, before)
     }
 
+    /// A mirrored pool loses any one drive: the same is visible, every byte is there, the pool can be
+    /// written, and the drive is not welcome when it comes back. A pool without copies still tells
+    /// what it has.
+    fn lose_a_drive(
+        &self,
+        image: &[SimDrive],
+        generation: u64,
+        rng: &mut SimRng,
+    ) -> Result<(), String> {
+        if image.len() < 2 {
+            return Ok(());
+        }
+        let hurt: Vec<SimDrive> = image.iter().map(SimDrive::fork).collect();
+        let gone = DriveIndex(rng.index(hurt.len()) as u16);
+        let context = |what: String| format!("without drive {gone}: {what}");
+        for writable in [false, true] {
+            let mut drives = self.lab.drive(&hurt).map_err(|error| error.to_string())?;
+            let mut without = Without { drives: &mut drives, gone };
+            let opening = Opening { writable, degraded: writable, now_unix_ns: LATER_UNIX_NS };
+            let state = open_as(&mut without, opening, &mut Vec::new())
+                .map_err(|error| context(format!("the pool does not open: {error}")))?;
+            let found = state.root().generation.0 - u64::from(writable);
+            // Only the drive that is gone may have a root that was not acknowledged.
+            if !self.expected.allows(found) || found > generation {
+                return Err(context(format!("generation {found} is visible, not {generation}")));
+            }
+            let contents = &self.expected.history[&found];
+            same_names(&state, contents).map_err(context)?;
+            for committed in state.checkpoints() {
+                let health = committed.holding.spread.health(state.label());
+                if state.label().copies == 1 {
+                    continue;
+                }
+                if matches!(health, Health::Lost { .. }) {
+                    return Err(context(format!("{} is {health:?}", committed.name())));
+                }
+                let stored = &contents[&committed.name()];
+                if let Some(error) =
+                    verify_checkpoint(&mut without, state.label(), committed, stored)?
+                {
+                    return Err(context(error.to_string()));
+                }
+            }
+        }
+        hurt.iter().for_each(|sim| sim.crash_keeping(&[], None));
+        match self.open(&hurt, true) {
+            Err(text) if text.contains("written without it") => Ok(()),
+            Err(text) => Err(context(format!("and it comes back: {text}"))),
+            Ok(_) => {
+                Err(context("the stale drive is taken for a member when it comes back".into()))
+            }
+        }
+    }
+
     /// Crashes the recovery, too, at each of its batches.
     fn crash_recovery(&self, image: &[SimDrive], generation: u64) -> Result<u64, String> {
         let copies: Vec<SimDrive> = image.iter().map(SimDrive::fork).collect();
@@ -296,30 +358,35 @@ pub(super) fn verify_checkpoint(
         for (number, record) in (0..).zip(&table.chunks) {
             let len_bytes = CHUNK_BYTES.min(table.length_bytes - number * CHUNK_BYTES) as usize;
             let mut bytes = vec![0; len_bytes.next_multiple_of(BLOCK_BYTES as usize)];
-            let location = record.location;
-            let offset_bytes = label.layout.slot_offset(location.slot);
-            let mut batch =
-                [DriveCommand::Read { drive: location.drive, offset_bytes, into: &mut bytes }];
-            if let Err(error) = crate::commit::run_all(drives, &mut batch) {
-                return Ok(Some(error));
-            }
-            let (data, padding) = bytes.split_at(len_bytes);
-            let padding_is_zero = padding.iter().all(|byte| *byte == 0);
-            if !chunk_is_sound(record.crc64, crc64(data), padding_is_zero) {
-                return Ok(Some(data_damage(label, &name.to_string(), location, number).into()));
-            }
-            if *data != chunk_bytes(*seed, table.participant, number, len_bytes) {
-                return Err(format!(
-                    "{name}: chunk {number} of participant {} has wrong bytes and a right checksum",
-                    table.participant
-                ));
+            let live = |location: &Location| label.live().any(|drive| drive == location.drive);
+            // Each copy must be right, not just one of them.
+            for location in record.copies.iter().filter(live) {
+                let offset_bytes = label.layout.slot_offset(location.slot);
+                let mut batch =
+                    [DriveCommand::Read { drive: location.drive, offset_bytes, into: &mut bytes }];
+                if let Err(error) = crate::commit::run_all(drives, &mut batch) {
+                    return Ok(Some(error));
+                }
+                let (data, padding) = bytes.split_at(len_bytes);
+                let padding_is_zero = padding.iter().all(|byte| *byte == 0);
+                if !chunk_is_sound(record.crc64, crc64(data), padding_is_zero) {
+                    return Ok(Some(
+                        data_damage(label, &name.to_string(), location, number).into(),
+                    ));
+                }
+                if *data != chunk_bytes(*seed, table.participant, number, len_bytes) {
+                    return Err(format!(
+                        "{name}: chunk {number} of participant {} has wrong bytes and a right checksum",
+                        table.participant
+                    ));
+                }
             }
         }
     }
     Ok(None)
 }
 
-fn data_damage(label: &Label, name: &str, location: crate::units::Location, chunk: u64) -> Damage {
+fn data_damage(label: &Label, name: &str, location: Location, chunk: u64) -> Damage {
     Damage {
         what: "data",
         serial: label.drives[location.drive.as_usize()].serial.clone(),
@@ -346,7 +413,9 @@ pub(super) fn check_free(lab: &Lab, image: &[SimDrive], state: &State) -> Result
             blocks.extend(start..start + count);
         }
         for chunk in tables.iter().flat_map(|table| &table.chunks) {
-            slots[chunk.location.drive.as_usize()].insert(chunk.location.slot);
+            for location in chunk.copies.iter() {
+                slots[location.drive.as_usize()].insert(location.slot);
+            }
         }
     }
     let free: Vec<u64> = label

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::model::{Contents, Stored};
-use crate::device::Device;
 use crate::device::sim::{SimConfig, SimDrive};
+use crate::device::{Device, DriveFacts};
 use crate::direct::DirectDrives;
 use crate::drives::{DriveCommand, Drives};
-use crate::error::Error;
-use crate::format::{DriveEntry, Features, Label, Layout};
+use crate::error::{Error, IoError};
+use crate::format::{DriveEntry, DriveState, Features, Label, Layout};
 use crate::limits::BLOCK_BYTES;
 use crate::memory::{HugePages, Region};
+use crate::pool::open::{Identified, Opening};
 use crate::pool::{Notice, format, open};
 use crate::state::{CheckpointSpec, State};
 use crate::units::DriveIndex;
@@ -59,13 +60,74 @@ pub(super) fn open_pool(
     now_unix_ns: u64,
     notices: &mut Vec<Notice>,
 ) -> Result<State, Error> {
-    let (labels, order) = open::identify(drives)?;
-    assert!(order.is_sorted(), "the explorer gives drives in order");
-    open::recover_state(drives, labels, writable, now_unix_ns, notices)
+    open_as(drives, Opening { writable, degraded: false, now_unix_ns }, notices)
 }
+
+/// The same on drives of which some may not answer.
+pub(super) fn open_as(
+    drives: &mut dyn Drives,
+    opening: Opening,
+    notices: &mut Vec<Notice>,
+) -> Result<State, Error> {
+    let tolerant = opening.degraded || !opening.writable;
+    let Identified { labels, membership } = open::identify(drives, tolerant, notices)?;
+    let in_order =
+        |(place, given): (usize, &Option<usize>)| given.is_none_or(|given| given == place);
+    assert!(membership.order.iter().enumerate().all(in_order), "drives are given in order");
+    open::recover_state(drives, labels, &membership, opening, notices)
+}
+
+/// Drives of which one does not answer any more.
+pub(super) struct Without<'a> {
+    pub(super) drives: &'a mut dyn Drives,
+    pub(super) gone: DriveIndex,
+}
+
+impl Drives for Without<'_> {
+    fn facts(&self) -> &[DriveFacts] {
+        self.drives.facts()
+    }
+
+    fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), IoError>> {
+        let gone: Vec<bool> = batch.iter().map(|command| command.drive() == self.gone).collect();
+        for (command, gone) in batch.iter().zip(&gone) {
+            let is_read = matches!(command, DriveCommand::Read { .. });
+            assert!(is_read || !*gone, "a missing drive is written");
+        }
+        // Reads of the drive that is gone run with the others, and their results are hidden.
+        let statuses = self.drives.run(batch);
+        for (command, gone) in batch.iter_mut().zip(&gone) {
+            if let DriveCommand::Read { into, .. } = command
+                && *gone
+            {
+                into.fill(0xEE);
+            }
+        }
+        let hidden = |(status, gone)| if gone { Err(IoError::Removed) } else { status };
+        statuses.into_iter().zip(gone).map(hidden).collect()
+    }
+}
+
+/// How many drives a pool has, and copies each of its chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Shape {
+    pub(super) drives: usize,
+    pub(super) copies: u8,
+}
+
+/// The pools that are explored.
+pub(super) const SHAPES: [Shape; 6] = [
+    Shape { drives: 1, copies: 1 },
+    Shape { drives: 2, copies: 1 },
+    Shape { drives: 3, copies: 1 },
+    Shape { drives: 4, copies: 1 },
+    Shape { drives: 2, copies: 2 },
+    Shape { drives: 3, copies: 2 },
+];
 
 /// A pool to start from: formatted, nearly full, nothing volatile.
 pub(super) struct Base {
+    pub(super) shape: Shape,
     pub(super) sims: Vec<SimDrive>,
     pub(super) contents: Contents,
     pub(super) generation: u64,
@@ -73,7 +135,8 @@ pub(super) struct Base {
 }
 
 impl Base {
-    pub(super) fn new(lab: &Lab, drives: usize) -> Result<Base, Error> {
+    pub(super) fn new(lab: &Lab, shape: Shape) -> Result<Base, Error> {
+        let Shape { drives, copies } = shape;
         let config = |number: usize| SimConfig {
             capacity_bytes: CAPACITY_BYTES,
             serial: format!("SIM{number}"),
@@ -83,13 +146,14 @@ impl Base {
         let sims: Vec<SimDrive> =
             (0..drives).map(|number| SimDrive::new(config(number))).collect::<Result<_, _>>()?;
         let mut direct = lab.drive(&sims)?;
-        let label = label(drives)?;
+        let label = label(shape)?;
         format::write_pool(&mut direct, &label)?;
 
         let mut now_unix_ns = BIRTH_UNIX_NS + 1;
         let mut state = open_pool(&mut direct, true, now_unix_ns, &mut Vec::new())?;
         // The ballast: nearly all slots, never written, so its bytes are zeros.
-        let slots = state.free_slots().iter().map(|free| free - FREE_SLOTS).sum::<u64>();
+        let slots = state.free_slots().iter().map(|free| free - FREE_SLOTS).sum::<u64>()
+            / u64::from(copies);
         let name = crate::CheckpointName::new("ballast", 0)?;
         let spec = CheckpointSpec {
             name: name.clone(),
@@ -119,7 +183,7 @@ impl Base {
         let generation = state.root().generation.0;
         let contents = Contents::from([(name, Stored::Ballast)]);
         let sims = (0..).zip(&sims).map(|(number, sim)| compact(sim, config(number)));
-        Ok(Base { sims: sims.collect::<Result<_, _>>()?, contents, generation, now_unix_ns })
+        Ok(Base { shape, sims: sims.collect::<Result<_, _>>()?, contents, generation, now_unix_ns })
     }
 }
 
@@ -128,18 +192,20 @@ fn no_room() -> Error {
 }
 
 /// A pool whose identities do not depend on the clock.
-pub(super) fn label(drives: usize) -> Result<Label, Error> {
+pub(super) fn label(Shape { drives, copies }: Shape) -> Result<Label, Error> {
     let layout = Layout::plan(&vec![CAPACITY_BYTES; drives], CHUNK_BYTES)?;
     let entry = |number: usize| DriveEntry {
         uuid: Uuid::from_u128(0xd0 + number as u128),
         serial: format!("SIM{number}"),
         capacity_bytes: CAPACITY_BYTES,
+        state: DriveState::Member,
     };
     Ok(Label {
         pool: Uuid::from_u128(0xb00),
         epoch: 1,
         created_unix_ns: BIRTH_UNIX_NS,
         features: Features::default(),
+        copies,
         index: DriveIndex(0),
         drives: (0..drives).map(entry).collect(),
         layout,

@@ -245,13 +245,13 @@ impl<'a> Live<'a> {
         let mut writes = Vec::new();
         for (participant, length_bytes) in (0..).zip(lengths_bytes) {
             let mut of_segment = Vec::new();
-            let locations = self.state.locations(number, participant).unwrap_or_default();
-            for (chunk, location) in (0..).zip(locations) {
+            let copies = self.state.copies_of(number, participant).unwrap_or_default();
+            for (chunk, copies) in (0..).zip(copies) {
                 let len_bytes = CHUNK_BYTES.min(length_bytes - chunk * CHUNK_BYTES) as usize;
                 let mut bytes = chunk_bytes(seed, participant, chunk, len_bytes);
                 of_segment.push(crc64(&bytes));
                 bytes.resize(len_bytes.next_multiple_of(BLOCK_BYTES as usize), 0);
-                writes.push((*location, bytes));
+                writes.extend(copies.iter().map(|location| (location, bytes.clone())));
             }
             sums.push(of_segment);
         }
@@ -399,9 +399,10 @@ impl<'a> Live<'a> {
             extents.extend(named.map(|extent| (extent.offset_bytes, extent.len_bytes)));
         } else {
             let chunks = tables.iter().flat_map(|table| &table.chunks);
-            let here = chunks.filter(|chunk| chunk.location.drive.as_usize() == drive);
+            let places = chunks.flat_map(|chunk| chunk.copies.iter());
+            let here = places.filter(|location| location.drive.as_usize() == drive);
             extents.extend(
-                here.map(|chunk| (label.layout.slot_offset(chunk.location.slot), SMALL_BYTES)),
+                here.map(|location| (label.layout.slot_offset(location.slot), SMALL_BYTES)),
             );
         }
         (!extents.is_empty()).then(|| extents[rng.index(extents.len())])
@@ -485,9 +486,10 @@ impl<'a> Live<'a> {
                 let (offset, len) = (extent.offset_bytes, extent.stored_bytes());
                 (0..drives).for_each(|drive| add(drive, offset, len));
             }
-            for chunk in tables.iter().flat_map(|table| &table.chunks) {
-                let offset = label.layout.slot_offset(chunk.location.slot);
-                add(u64::from(chunk.location.drive.0), offset, CHUNK_BYTES);
+            let chunks = tables.iter().flat_map(|table| &table.chunks);
+            for location in chunks.flat_map(|chunk| chunk.copies.iter()) {
+                let offset = label.layout.slot_offset(location.slot);
+                add(u64::from(location.drive.0), offset, CHUNK_BYTES);
             }
         }
         self.explorer.protected = places;

@@ -2,7 +2,8 @@
 //! one thread, crashes them in every way that a power cut may leave them, and holds each image
 //! against a model of what was acknowledged.
 //!
-//! - Small worlds: all sequences of up to three operations on one to four drives. Each sequence
+//! - Small worlds: all sequences of up to three operations on one to four drives, and on mirrors of
+//!   two and three. Each sequence
 //!   explores the crashes of its last operation; those of the ones before are another sequence's.
 //! - Long runs: many operations by a seed, with power cuts between them, and with bits that flip
 //!   and writes that are lost or land elsewhere on one drive.
@@ -28,12 +29,10 @@ use std::sync::{Mutex, PoisonError};
 use crate::device::sim::{SimDrive, SimRng};
 use explorer::{Explorer, Tally};
 use images::Effort;
-use lab::{Base, Lab};
+use lab::{Base, Lab, SHAPES};
 use live::{Live, Operation, Stop};
 use model::Expected;
 
-/// Most drives of a small world.
-const MAX_DRIVES: usize = 4;
 /// Operations of the longest sequence.
 const LONGEST: u32 = 3;
 /// Items between two looks at whether there are enough images.
@@ -42,8 +41,8 @@ const GROUP: usize = 32;
 const LONG_RUNS: usize = 24;
 /// Runs with faults in each round.
 const FAULTY_RUNS: usize = 64;
-/// Sweeps that fail every command of an operation in turn: by operation, drives, once or forever.
-const SWEEPS: usize = Operation::SMALL.len() * MAX_DRIVES * 2;
+/// Sweeps that fail every command of an operation in turn: by operation, shape, once or forever.
+const SWEEPS: usize = Operation::SMALL.len() * SHAPES.len() * 2;
 
 /// What to explore.
 #[derive(Clone, Copy, Debug)]
@@ -84,8 +83,9 @@ pub struct Violation {
 /// The first violation.
 pub fn explore(options: CrashOptions) -> Result<CrashReport, Violation> {
     let lab = Lab::default();
-    let bases: Vec<Base> = (1..=MAX_DRIVES)
-        .map(|drives| Base::new(&lab, drives))
+    let bases: Vec<Base> = SHAPES
+        .iter()
+        .map(|shape| Base::new(&lab, *shape))
         .collect::<Result<_, _>>()
         .map_err(|error| Violation { at: (0, 0), what: format!("making a pool: {error}") })?;
     let worlds = small_worlds();
@@ -115,16 +115,17 @@ pub fn explore(options: CrashOptions) -> Result<CrashReport, Violation> {
     }
 }
 
-/// One sequence of operations on so many drives.
+/// One sequence of operations on a pool of one shape.
 #[derive(Clone, Debug)]
 struct World {
-    drives: usize,
+    /// Its place in [`SHAPES`].
+    shape: usize,
     operations: Vec<Operation>,
 }
 
 fn small_worlds() -> Vec<World> {
     let mut worlds = Vec::new();
-    for drives in 1..=MAX_DRIVES {
+    for shape in 0..SHAPES.len() {
         for length in 1..=LONGEST {
             let choices = Operation::SMALL.len();
             for mut number in 0..choices.pow(length) {
@@ -133,7 +134,7 @@ fn small_worlds() -> Vec<World> {
                     operations.push(Operation::SMALL[number % choices]);
                     number /= choices;
                 }
-                worlds.push(World { drives, operations });
+                worlds.push(World { shape, operations });
             }
         }
     }
@@ -219,20 +220,20 @@ impl Run<'_> {
     fn sweep(&self, lab: &Lab, number: usize, seed: u64) -> Result<u64, String> {
         let operation = Operation::SMALL[number % Operation::SMALL.len()];
         let rest = number / Operation::SMALL.len();
-        let (drives, forever) = (1 + rest % MAX_DRIVES, rest >= MAX_DRIVES);
-        let base = &self.bases[drives - 1];
+        let (shape, forever) = (rest % SHAPES.len(), rest >= SHAPES.len());
+        let base = &self.bases[shape];
         let start = || Live::start(self.explorer(lab, base, seed, Effort::NONE), base);
-        faults::fail_each_command(&start, operation, drives / 2, forever)
+        faults::fail_each_command(&start, operation, base.shape.drives / 2, forever)
     }
 
     fn small_world(&self, lab: &Lab, world: &World, seed: u64) -> Result<u64, String> {
-        let explorer = self.explorer(lab, &self.bases[world.drives - 1], seed, Effort::NONE);
-        let mut live = Live::start(explorer, &self.bases[world.drives - 1])?;
+        let base = &self.bases[world.shape];
+        let mut live = Live::start(self.explorer(lab, base, seed, Effort::NONE), base)?;
         let (last, before) = world.operations.split_last().ok_or("no operation")?;
         for operation in before {
             live.perform(*operation).map_err(|stop| context(world, &stop))?;
         }
-        live.explorer.effort = self.effort(world.drives);
+        live.explorer.effort = self.effort(base.shape.drives);
         live.perform(*last).map_err(|stop| context(world, &stop))?;
         Ok(live.explorer.images)
     }
@@ -253,8 +254,7 @@ impl Run<'_> {
                 other => other.map(|_| ()),
             };
             ended.map_err(|stop| {
-                let drives = base.sims.len();
-                format!("{drives} drives, a long run, its last operation {done:?}:\n  {stop}")
+                format!("{:?}, a long run, its last operation {done:?}:\n  {stop}", base.shape)
             })?;
         }
         Ok(live.explorer.images)
@@ -303,5 +303,5 @@ impl Run<'_> {
 }
 
 fn context(world: &World, stop: &Stop) -> String {
-    format!("{} drives, {:?}: {stop}", world.drives, world.operations)
+    format!("{:?}, {:?}: {stop}", SHAPES[world.shape], world.operations)
 }

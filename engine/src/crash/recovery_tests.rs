@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::check::same_names;
 use super::explorer::{Explorer, Tally};
 use super::images::Effort;
-use super::lab::{self, Base, Lab, open_pool};
+use super::lab::{self, Base, Lab, Shape, open_pool};
 use super::live::{Live, Operation};
 use super::model::Expected;
 use crate::device::Operation as Command;
@@ -23,7 +23,7 @@ const UNREADABLE: IoError = IoError::Nvme { sct: 2, sc: 0x81, dnr: true };
 
 /// A pool with two checkpoints; gives back what its drives must hold.
 fn saved(lab: &Lab, drives: usize) -> (Vec<SimDrive>, Expected) {
-    let base = Base::new(lab, drives).unwrap();
+    let base = Base::new(lab, Shape { drives, copies: 1 }).unwrap();
     let tally = Tally::default();
     let explorer = Explorer {
         lab,
@@ -141,7 +141,7 @@ fn cost_of_opening(lab: &Lab, capacity_bytes: u64) -> (usize, u64) {
     let config = SimConfig { capacity_bytes, serial: "SIM0".into(), ..SimConfig::default() };
     let sims = [SimDrive::new(config).unwrap()];
     let mut drives = lab.drive(&sims).unwrap();
-    let mut label = lab::label(1).unwrap();
+    let mut label = lab::label(Shape { drives: 1, copies: 1 }).unwrap();
     label.drives[0].capacity_bytes = capacity_bytes;
     label.layout = Layout::plan(&[capacity_bytes], 1 << 20).unwrap();
     label.drives[0].uuid = Uuid::from_u128(5);

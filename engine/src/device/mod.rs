@@ -15,6 +15,7 @@ pub mod health;
 pub mod inventory;
 pub mod kernel;
 pub mod locks;
+pub(crate) mod missing;
 mod open;
 pub mod pci;
 pub(crate) mod queue;
@@ -29,6 +30,7 @@ mod test_tools;
 
 pub use crate::facts::DriveFacts;
 pub use crate::memory::DmaSlice;
+pub use missing::NONE;
 pub use open::open;
 
 use std::sync::Arc;

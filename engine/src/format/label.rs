@@ -1,5 +1,5 @@
 //! The label: says that a drive is ours, of which pool, with which other drives, and how it is laid
-//! out. Written when a pool is formatted; four copies of one block.
+//! out. Written when a pool is formatted and when its membership changes; four copies of one block.
 //!
 //! | offset | size    | field                                                  |
 //! |--------|---------|--------------------------------------------------------|
@@ -8,10 +8,13 @@
 //! | 80     | 8, 8, 8 | features: compatible, read-only compatible, incompatible |
 //! | 104    | 2       | index of this drive in the table                       |
 //! | 106    | 2       | drives in the table                                    |
-//! | 108    | 1       | copies of each chunk: 1                                |
+//! | 108    | 1       | copies of each chunk: 1 or 2                           |
 //! | 109    | 3       | zero                                                   |
 //! | 112    | 80      | the layout                                             |
-//! | 192    | 96 each | drives: uuid 16, capacity 8, length of the serial 1, zero 7, serial 64 |
+//! | 192    | 96 each | drives: uuid 16, capacity 8, length of the serial 1, state 1, zero 6, serial 64 |
+//!
+//! Incompatible features: bit 0, chunks have two copies; bit 1, a drive's state is not 0. They are
+//! set exactly when that is so.
 
 use uuid::Uuid;
 
@@ -19,29 +22,33 @@ use super::codec::{Magic, PROLOGUE_BYTES, Reader, Writer, corrupt, newer};
 use super::layout::check_capacity;
 use super::{FormatError, Layout, MAJOR, MINOR};
 use crate::limits::{BLOCK_BYTES, MAX_DRIVES};
-use crate::units::DriveIndex;
+use crate::units::{Copies, DriveIndex, Location};
 
 const MAGIC: Magic = *b"STNLABEL";
 
 /// Bytes of a drive's serial, UTF-8. NVMe has 20.
 pub const MAX_SERIAL_BYTES: usize = 64;
 
-/// Copies of each chunk. More than one will be an incompatible feature.
-pub(super) const COPIES: u8 = 1;
+/// The most copies of a chunk.
+pub(super) const MAX_COPIES: u8 = 2;
+
+/// Incompatible feature: chunks have two copies.
+const MIRROR: u64 = 1 << 0;
+/// Incompatible feature: the drive table has a drive that is no full member.
+const DRIVE_STATES: u64 = 1 << 1;
 
 const TABLE_AT: u64 = 192;
 const DRIVE_BYTES: u64 = 16 + 8 + 8 + MAX_SERIAL_BYTES as u64;
 const _: () = assert!(TABLE_AT + MAX_DRIVES as u64 * DRIVE_BYTES <= BLOCK_BYTES);
 
-/// What a pool uses beyond its version, one bit each. This version knows no feature.
+/// What a pool uses beyond its version that this program does not know, one bit each. A pool with
+/// an incompatible feature that it does not know it refuses to read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Features {
     /// A program that does not know one may read and write the pool.
     pub compat: u64,
     /// A program that does not know one may read the pool.
     pub ro_compat: u64,
-    /// A program that does not know one must leave the pool alone.
-    pub incompat: u64,
 }
 
 impl Features {
@@ -54,6 +61,50 @@ impl Features {
     }
 }
 
+/// How many drives hold each chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Redundancy {
+    /// One: what a drive holds is lost with it.
+    #[default]
+    None,
+    /// Two: any one drive may be lost.
+    Mirror,
+}
+
+impl Redundancy {
+    /// Copies of each chunk.
+    pub fn copies(self) -> u8 {
+        match self {
+            Redundancy::None => 1,
+            Redundancy::Mirror => 2,
+        }
+    }
+}
+
+/// How a drive takes part in its pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum DriveState {
+    /// It holds what the pool's metadata says.
+    #[default]
+    Member = 0,
+    /// The pool was written without it: what it holds is out of date.
+    Absent = 1,
+    /// It takes every write, but what was written before it came is still being copied to it.
+    Rebuilding = 2,
+}
+
+impl DriveState {
+    fn decode(byte: u8) -> Result<DriveState, FormatError> {
+        match byte {
+            0 => Ok(DriveState::Member),
+            1 => Ok(DriveState::Absent),
+            2 => Ok(DriveState::Rebuilding),
+            other => Err(corrupt(format!("drive state {other}"))),
+        }
+    }
+}
+
 /// One drive of a pool, as it was when the pool was formatted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DriveEntry {
@@ -63,6 +114,8 @@ pub struct DriveEntry {
     pub serial: String,
     /// Its capacity, which places what is counted from the end.
     pub capacity_bytes: u64,
+    /// How it takes part.
+    pub state: DriveState,
 }
 
 /// The label of one drive.
@@ -74,8 +127,10 @@ pub struct Label {
     pub epoch: u64,
     /// When the pool was formatted, nanoseconds since 1970.
     pub created_unix_ns: u64,
-    /// What the pool uses beyond its version; default for a new pool.
+    /// What the pool uses that this program does not know; default for a new pool.
     pub features: Features,
+    /// Copies of each chunk that a checkpoint gets while enough drives take part: 1 or 2.
+    pub copies: u8,
     /// Which of `drives` this drive is.
     pub index: DriveIndex,
     /// All drives of the pool.
@@ -90,6 +145,45 @@ impl Label {
         &self.drives[self.index.as_usize()]
     }
 
+    /// What the pool was made for.
+    pub fn redundancy(&self) -> Redundancy {
+        if self.copies > 1 { Redundancy::Mirror } else { Redundancy::None }
+    }
+
+    /// The drives that take part, in the order of the table: commits reach all of them.
+    pub fn live(&self) -> impl Iterator<Item = DriveIndex> + '_ {
+        self.with_state(|state| state != DriveState::Absent)
+    }
+
+    /// The drives whose metadata is whole, in the order of the table.
+    pub fn members(&self) -> impl Iterator<Item = DriveIndex> + '_ {
+        self.with_state(|state| state == DriveState::Member)
+    }
+
+    /// The copies of a chunk in the order in which to read them: a member's first.
+    pub fn to_read(&self, copies: Copies) -> Copies {
+        let is_member = |location: &Location| {
+            self.drives[location.drive.as_usize()].state == DriveState::Member
+        };
+        match copies.second {
+            Some(second) if !is_member(&copies.first) && is_member(&second) => {
+                Copies { first: second, second: Some(copies.first) }
+            }
+            _ => copies,
+        }
+    }
+
+    fn with_state(&self, wanted: fn(DriveState) -> bool) -> impl Iterator<Item = DriveIndex> + '_ {
+        let numbered = (0..).map(DriveIndex).zip(&self.drives);
+        numbered.filter(move |(_, drive)| wanted(drive.state)).map(|(index, _)| index)
+    }
+
+    fn incompat(&self) -> u64 {
+        let any_state = self.drives.iter().any(|drive| drive.state != DriveState::Member);
+        let mirror = if self.copies > 1 { MIRROR } else { 0 };
+        mirror | if any_state { DRIVE_STATES } else { 0 }
+    }
+
     /// What a reader would hold against this label.
     pub fn check(&self) -> Result<(), String> {
         if self.pool.is_nil() {
@@ -100,6 +194,15 @@ impl Label {
         }
         if self.index.as_usize() >= self.drives.len() {
             return Err(format!("drive {} of {} drives", self.index, self.drives.len()));
+        }
+        if self.copies == 0 || self.copies > MAX_COPIES {
+            return Err(format!("{} copies of each chunk", self.copies));
+        }
+        if usize::from(self.copies) > self.drives.len() {
+            return Err(format!("{} copies on {} drives", self.copies, self.drives.len()));
+        }
+        if self.members().next().is_none() {
+            return Err("no drive is a member".into());
         }
         for (i, drive) in self.drives.iter().enumerate() {
             if drive.uuid.is_nil() || self.drives[..i].iter().any(|d| d.uuid == drive.uuid) {
@@ -127,10 +230,10 @@ impl Label {
         writer.u64(self.created_unix_ns);
         writer.u64(self.features.compat);
         writer.u64(self.features.ro_compat);
-        writer.u64(self.features.incompat);
+        writer.u64(self.incompat());
         writer.u16(self.index.0);
         writer.u16(self.drives.len() as u16);
-        writer.u8(COPIES);
+        writer.u8(self.copies);
         writer.zeros(3);
         self.layout.encode(&mut writer);
         debug_assert_eq!(writer.body().len() as u64 + PROLOGUE_BYTES, TABLE_AT);
@@ -138,7 +241,8 @@ impl Label {
             writer.uuid(drive.uuid);
             writer.u64(drive.capacity_bytes);
             writer.u8(drive.serial.len() as u8);
-            writer.zeros(7);
+            writer.u8(drive.state as u8);
+            writer.zeros(6);
             writer.put(drive.serial.as_bytes());
             writer.zeros(MAX_SERIAL_BYTES - drive.serial.len());
         }
@@ -152,17 +256,14 @@ impl Label {
             return Err(corrupt(format!("a label of {} bytes", bytes.len())));
         }
         let (epoch, created_unix_ns) = (reader.u64()?, reader.u64()?);
-        let features =
-            Features { compat: reader.u64()?, ro_compat: reader.u64()?, incompat: reader.u64()? };
-        if features.incompat != 0 {
-            return Err(newer(format!("{MAJOR}.{MINOR} with features {:#x}", features.incompat)));
+        let features = Features { compat: reader.u64()?, ro_compat: reader.u64()? };
+        let incompat = reader.u64()?;
+        if incompat & !(MIRROR | DRIVE_STATES) != 0 {
+            return Err(newer(format!("{MAJOR}.{MINOR} with features {incompat:#x}")));
         }
         let index = DriveIndex(reader.u16()?);
         let count = reader.u16()?;
         let copies = reader.u8()?;
-        if copies != COPIES {
-            return Err(corrupt(format!("{copies} copies of each chunk")));
-        }
         reader.zeros(3)?;
         let layout = Layout::decode(&mut reader)?;
         let mut drives = Vec::with_capacity(reader.count(count.into(), DRIVE_BYTES)?);
@@ -171,8 +272,11 @@ impl Label {
         }
         let pool = reader.pool;
         reader.finish()?;
-        let label = Label { pool, epoch, created_unix_ns, features, index, drives, layout };
+        let label = Label { pool, epoch, created_unix_ns, features, copies, index, drives, layout };
         label.check().map_err(FormatError::Corrupt)?;
+        if incompat != label.incompat() {
+            return Err(corrupt(format!("features {incompat:#x} that its content does not have")));
+        }
         Ok(label)
     }
 }
@@ -180,10 +284,11 @@ impl Label {
 fn decode_drive(reader: &mut Reader<'_>) -> Result<DriveEntry, FormatError> {
     let (uuid, capacity_bytes) = (reader.uuid()?, reader.u64()?);
     let serial_bytes = usize::from(reader.u8()?);
-    reader.zeros(7)?;
+    let state = DriveState::decode(reader.u8()?)?;
+    reader.zeros(6)?;
     let serial = reader.text(serial_bytes, MAX_SERIAL_BYTES)?;
     reader.zeros(MAX_SERIAL_BYTES - serial_bytes)?;
-    Ok(DriveEntry { uuid, serial, capacity_bytes })
+    Ok(DriveEntry { uuid, serial, capacity_bytes, state })
 }
 
 #[cfg(test)]
@@ -201,6 +306,7 @@ mod tests {
             uuid: Uuid::from_u128(n),
             serial: format!("SERIAL-{n}"),
             capacity_bytes,
+            state: DriveState::Member,
         };
         let drives = vec![drive(1, 64 * MIB), drive(2, 100 * MIB)];
         Label {
@@ -208,6 +314,7 @@ mod tests {
             epoch: 1,
             created_unix_ns: 1_700_000_000_000_000_000,
             features: Features::default(),
+            copies: 1,
             index: DriveIndex(1),
             layout: Layout::plan(&[64 * MIB, 100 * MIB], MIB).unwrap(),
             drives,
@@ -272,6 +379,22 @@ mod tests {
     }
 
     #[test]
+    fn features_say_what_an_older_program_would_get_wrong() {
+        let incompat = |label: &Label| label.encode(MIB)[96];
+        let mut label = label();
+        assert_eq!(incompat(&label), 0);
+        label.copies = 2;
+        assert_eq!(incompat(&label), 1);
+        label.drives[0].state = DriveState::Absent;
+        assert_eq!(incompat(&label), 3);
+        let (lying, _) = edited(&label.encode(MIB), |bytes| bytes[96] = 1);
+        assert!(matches!(Label::decode(&lying, MIB), Err(FormatError::Corrupt(_))));
+        assert_eq!(label.live().collect::<Vec<_>>(), [DriveIndex(1)]);
+        label.drives[1].state = DriveState::Rebuilding;
+        assert!(label.check().unwrap_err().contains("member"));
+    }
+
+    #[test]
     fn impossible_labels_are_refused_under_a_right_hash() {
         let good = label().encode(MIB);
         let refused = |what: &str, at: usize, value: &[u8]| {
@@ -294,6 +417,8 @@ mod tests {
         refused("another data area", 186, &[1]);
         refused("a drive without uuid", 192, &[0; 16]);
         refused("a tiny drive", 208, &[0; 8]);
+        refused("a drive state that does not exist", 217, &[3]);
+        refused("an absent drive without the feature", 217, &[1]);
         refused("two drives with one uuid", 288, Uuid::from_u128(1).as_bytes());
         refused("a serial that is too long", 216, &[65]);
         refused("a serial that is not text", 224, &[0xFF]);

@@ -21,10 +21,10 @@ pub mod manifest;
 pub mod root;
 pub mod segment;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use catalogue::{Catalogue, CatalogueEntry};
-pub use label::{DriveEntry, Features, Label};
+pub use label::{DriveEntry, DriveState, Features, Label, MAX_SERIAL_BYTES, Redundancy};
 pub use layout::{Layout, Zone};
 pub use manifest::{Manifest, SegmentRef};
 pub use root::Root;

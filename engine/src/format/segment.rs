@@ -9,7 +9,7 @@
 //! | 96     | 8       | chunks                                                      |
 //! | 104    | 4       | participant                                                 |
 //! | 108    | 4       | shards                                                      |
-//! | 112    | 1       | copies c of each chunk: 1                                   |
+//! | 112    | 1       | copies c of each chunk: 1 or 2                              |
 //! | 113    | 15      | zero                                                        |
 //! | 128    | 8 + 8 c | chunks: CRC-64 8, locations 8 each                          |
 //! |        |         | shards                                                      |
@@ -17,29 +17,33 @@
 //! A shard: offset 8, length 8, length of the name 2, length of the dtype 1, dimensions 1, zero 4,
 //! shape 8 each, name, dtype.
 //!
-//! A location has the slot in its low 48 bits and the drive in its high 16. A second copy would
-//! follow as a second location of the same record.
+//! A location has the slot in its low 48 bits and the drive in its high 16. The copies of a chunk lie
+//! on different drives.
 
 use uuid::Uuid;
 
 use super::codec::{Magic, PROLOGUE_BYTES, Reader, Writer, corrupt};
-use super::label::{COPIES, DriveEntry};
+use super::label::{DriveEntry, MAX_COPIES};
 use super::{Encoded, FormatError, Layout, MAX_META_OBJECT_BYTES, MetaExtent};
 use crate::limits::{
     MAX_CHUNK_BYTES, MAX_DTYPE_BYTES, MAX_PARTICIPANTS, MAX_SEGMENT_BYTES, MAX_SHARD_DIMENSIONS,
     MAX_SHARD_NAME_BYTES, MAX_SHARDS, MIN_CHUNK_BYTES,
 };
-use crate::units::{DriveIndex, Location};
+use crate::units::{Copies, DriveIndex, Location};
 
 const MAGIC: Magic = *b"STN SEGM";
 
 const HEADER_BYTES: u64 = 64;
-const CHUNK_BYTES: u64 = 8 + 8 * COPIES as u64;
 const SHARD_BYTES: u64 = 24;
 const SLOT_BITS: u32 = 48;
 
+/// Bytes of the record of a chunk with that many copies.
+const fn chunk_record_bytes(copies: u8) -> u64 {
+    8 + 8 * copies as u64
+}
+
 const _: () = {
-    let most_chunks = MAX_SEGMENT_BYTES / MIN_CHUNK_BYTES * CHUNK_BYTES;
+    let most_chunks = MAX_SEGMENT_BYTES / MIN_CHUNK_BYTES * chunk_record_bytes(MAX_COPIES);
     let longest_shard =
         SHARD_BYTES as usize + 8 * MAX_SHARD_DIMENSIONS + MAX_SHARD_NAME_BYTES + MAX_DTYPE_BYTES;
     let most = PROLOGUE_BYTES + HEADER_BYTES + most_chunks + (MAX_SHARDS * longest_shard) as u64;
@@ -123,13 +127,13 @@ pub fn check_shards(shards: &[Shard], length_bytes: u64) -> Result<(), String> {
     }
 }
 
-/// One chunk: what it must contain and where it lies.
+/// One chunk: what it must contain and where its copies lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkRecord {
     /// [`super::crc64`] of its real bytes.
     pub crc64: u64,
-    /// Where it lies.
-    pub location: Location,
+    /// Where it lies; as many places for each chunk of a segment.
+    pub copies: Copies,
 }
 
 /// Where one participant's segment lies.
@@ -168,18 +172,34 @@ impl SegmentTable {
         if self.chunks.len() as u64 != self.length_bytes.div_ceil(self.chunk_bytes) {
             return Err(format!("{} chunks for {} bytes", self.chunks.len(), self.length_bytes));
         }
-        if let Some(chunk) = self.chunks.iter().find(|c| c.location.slot >> SLOT_BITS != 0) {
-            return Err(format!("slot {}", chunk.location.slot));
+        let mut places = self.chunks.iter().flat_map(|chunk| chunk.copies.iter());
+        if let Some(location) = places.find(|location| location.slot >> SLOT_BITS != 0) {
+            return Err(format!("slot {}", location.slot));
+        }
+        for ChunkRecord { copies, .. } in &self.chunks {
+            if copies.count() != self.copies() {
+                return Err("chunks with different numbers of copies".into());
+            }
+            if let Some(second) = copies.second
+                && second.drive == copies.first.drive
+            {
+                return Err(format!("two copies of a chunk on drive {}", second.drive));
+            }
         }
         check_shards(&self.shards, self.length_bytes)
     }
 
+    /// Copies of each chunk.
+    pub fn copies(&self) -> u8 {
+        self.chunks.first().map_or(1, |chunk| chunk.copies.count())
+    }
+
     /// Bytes of the encoding, without the padding to whole blocks; known before the content is.
     /// `chunk_bytes` is that of the pool.
-    pub fn encoded_bytes(length_bytes: u64, chunk_bytes: u64, shards: &[Shard]) -> u64 {
+    pub fn encoded_bytes(length_bytes: u64, chunk_bytes: u64, copies: u8, shards: &[Shard]) -> u64 {
         PROLOGUE_BYTES
             + HEADER_BYTES
-            + length_bytes.div_ceil(chunk_bytes) * CHUNK_BYTES
+            + length_bytes.div_ceil(chunk_bytes) * chunk_record_bytes(copies)
             + shards.iter().map(Shard::encoded_bytes).sum::<u64>()
     }
 
@@ -189,7 +209,9 @@ impl SegmentTable {
     /// When [`SegmentTable::check`] fails: what no reader accepts must not be committed.
     pub fn encode(&self, offset_bytes: u64) -> Encoded {
         assert_eq!(self.check(), Ok(()), "an impossible segment table");
-        let len_bytes = Self::encoded_bytes(self.length_bytes, self.chunk_bytes, &self.shards);
+        let copies = self.copies();
+        let len_bytes =
+            Self::encoded_bytes(self.length_bytes, self.chunk_bytes, copies, &self.shards);
         let mut writer = Writer::new(MAGIC, self.pool, len_bytes);
         writer.uuid(self.checkpoint);
         writer.u64(self.length_bytes);
@@ -197,12 +219,13 @@ impl SegmentTable {
         writer.u64(self.chunks.len() as u64);
         writer.u32(self.participant);
         writer.u32(self.shards.len() as u32);
-        writer.u8(COPIES);
+        writer.u8(copies);
         writer.zeros(15);
         for chunk in &self.chunks {
-            let Location { drive, slot } = chunk.location;
             writer.u64(chunk.crc64);
-            writer.u64(u64::from(drive.0) << SLOT_BITS | slot);
+            for Location { drive, slot } in chunk.copies.iter() {
+                writer.u64(u64::from(drive.0) << SLOT_BITS | slot);
+            }
         }
         for shard in &self.shards {
             encode_shard(shard, &mut writer);
@@ -232,16 +255,17 @@ impl SegmentTable {
         }
         let shard_count = reader.u32()?;
         let copies = reader.u8()?;
-        if copies != COPIES {
-            return Err(corrupt(format!("{copies} copies of each chunk")));
+        if copies == 0 || copies > MAX_COPIES || (copies > 1 && chunk_count == 0) {
+            return Err(corrupt(format!("{copies} copies of each of {chunk_count} chunks")));
         }
         reader.zeros(15)?;
-        let mut chunks = Vec::with_capacity(reader.count(chunk_count, CHUNK_BYTES)?);
+        let record_bytes = chunk_record_bytes(copies);
+        let mut chunks = Vec::with_capacity(reader.count(chunk_count, record_bytes)?);
         for _ in 0..chunk_count {
-            let (crc64, location) = (reader.u64()?, reader.u64()?);
-            let drive = DriveIndex((location >> SLOT_BITS) as u16);
-            let slot = location & ((1 << SLOT_BITS) - 1);
-            chunks.push(ChunkRecord { crc64, location: Location { drive, slot } });
+            let crc64 = reader.u64()?;
+            let first = decode_location(reader.u64()?);
+            let second = if copies > 1 { Some(decode_location(reader.u64()?)) } else { None };
+            chunks.push(ChunkRecord { crc64, copies: Copies { first, second } });
         }
         let mut shards = Vec::with_capacity(reader.count(shard_count.into(), SHARD_BYTES)?);
         for _ in 0..shard_count {
@@ -272,17 +296,18 @@ impl SegmentTable {
             )));
         }
         let slots: Vec<u64> = drives.iter().map(|d| layout.data_slots(d.capacity_bytes)).collect();
-        let lost = self.chunks.iter().position(|chunk| {
-            let Location { drive, slot } = chunk.location;
-            slots.get(drive.as_usize()).is_none_or(|slots| slot >= *slots)
-        });
-        match lost {
-            Some(i) => Err(corrupt(format!(
-                "chunk {i} lies in slot {} of drive {}, which the pool does not have",
-                self.chunks[i].location.slot, self.chunks[i].location.drive
-            ))),
-            None => Ok(()),
+        for (number, chunk) in self.chunks.iter().enumerate() {
+            let lost = |location: &Location| {
+                let slots = slots.get(location.drive.as_usize());
+                slots.is_none_or(|slots| location.slot >= *slots)
+            };
+            if let Some(Location { drive, slot }) = chunk.copies.iter().find(lost) {
+                return Err(corrupt(format!(
+                    "chunk {number} lies in slot {slot} of drive {drive}, which the pool does not have"
+                )));
+            }
         }
+        Ok(())
     }
 
     /// The shard that has this byte of the segment.
@@ -291,6 +316,11 @@ impl SegmentTable {
         let shard = self.shards[..after].last()?;
         (offset_bytes - shard.offset_bytes < shard.length_bytes).then_some(shard)
     }
+}
+
+fn decode_location(location: u64) -> Location {
+    let drive = DriveIndex((location >> SLOT_BITS) as u16);
+    Location { drive, slot: location & ((1 << SLOT_BITS) - 1) }
 }
 
 fn encode_shard(shard: &Shard, writer: &mut Writer) {
@@ -331,6 +361,7 @@ mod tests {
         every_cut_is_noticed, every_flip_is_noticed,
     };
     use super::*;
+    use crate::format::DriveState;
 
     const POOL: Uuid = Uuid::from_u128(0xABCD);
     const CHECKPOINT: Uuid = Uuid::from_u128(77);
@@ -339,11 +370,13 @@ mod tests {
         Shard { name: name.into(), offset_bytes, length_bytes, dtype: "f32".into(), shape: vec![2] }
     }
 
+    fn at(drive: u16, slot: u64) -> Location {
+        Location { drive: DriveIndex(drive), slot }
+    }
+
     fn table() -> SegmentTable {
-        let chunk = |crc64, drive, slot| ChunkRecord {
-            crc64,
-            location: Location { drive: DriveIndex(drive), slot },
-        };
+        let chunk =
+            |crc64, drive, slot| ChunkRecord { crc64, copies: Copies::one(at(drive, slot)) };
         SegmentTable {
             pool: POOL,
             checkpoint: CHECKPOINT,
@@ -364,7 +397,9 @@ mod tests {
         fn round_trip(table in any_table()) {
             let SegmentTable { pool, checkpoint, participant, length_bytes, chunk_bytes, .. } = table;
             let Encoded { bytes, extent } = table.encode(META_AT);
-            let expected = SegmentTable::encoded_bytes(length_bytes, chunk_bytes, &table.shards);
+            let copies = table.copies();
+            let expected =
+                SegmentTable::encoded_bytes(length_bytes, chunk_bytes, copies, &table.shards);
             prop_assert_eq!(extent.len_bytes, expected);
             prop_assert_eq!(extent.stored_bytes(), bytes.len() as u64);
             let decoded = SegmentTable::decode(&bytes, &extent, pool, checkpoint, participant);
@@ -418,6 +453,41 @@ mod tests {
         assert_eq!(shard[16..24], [1, 0, 3, 1, 0, 0, 0, 0]);
         assert_eq!(shard[24..32], 2_u64.to_le_bytes());
         assert_eq!(shard[32..36], *b"wf32");
+        let bytes = mirrored().encode(META_AT).bytes;
+        assert_eq!(bytes[112..128], 2_u128.to_le_bytes());
+        assert_eq!(bytes[136..144], [5, 0, 0, 0, 0, 0, 1, 0]);
+        assert_eq!(bytes[144..152], [7, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    /// The same with a second copy of each chunk.
+    fn mirrored() -> SegmentTable {
+        let mut table = table();
+        table.chunks[0].copies.second = Some(at(0, 7));
+        table.chunks[1].copies.second = Some(at(1, 8));
+        table
+    }
+
+    #[test]
+    fn copies_of_a_chunk_lie_apart() {
+        assert_eq!((table().copies(), mirrored().copies()), (1, 2));
+        let mut together = mirrored();
+        together.chunks[0].copies.second = Some(at(1, 9));
+        assert!(together.check().unwrap_err().contains("two copies"));
+        let mut uneven = mirrored();
+        uneven.chunks[1].copies.second = None;
+        assert!(uneven.check().unwrap_err().contains("different numbers"));
+        let layout = Layout::plan(&[64 * MIB; 2], MIB).unwrap();
+        let drive = DriveEntry {
+            uuid: POOL,
+            serial: String::new(),
+            capacity_bytes: 64 * MIB,
+            state: DriveState::Member,
+        };
+        let drives = [drive.clone(), drive];
+        assert_eq!(mirrored().validate(&layout, &drives), Ok(()));
+        let mut lost = mirrored();
+        lost.chunks[1].copies.second = Some(at(1, 64));
+        assert!(lost.validate(&layout, &drives).is_err());
     }
 
     #[test]
@@ -431,7 +501,8 @@ mod tests {
         assert!(refusal(108, &[0xFF; 4]).starts_with("4294967295 records where"));
         assert!(refusal(160 + 19, &[0xFF]).starts_with("255 records where"));
         assert!(refusal(160 + 16, &[0xFF; 2]).starts_with("a text of 65535"));
-        assert!(refusal(112, &[2]).contains("copies"));
+        assert!(refusal(112, &[0]).contains("copies"));
+        assert!(refusal(112, &[3]).contains("copies"));
         assert!(refusal(80, &[0; 8]).contains("2 chunks for 0 bytes"));
         assert!(refusal(88, &[0; 8]).contains("a chunk of 0 bytes"));
     }
@@ -467,11 +538,12 @@ mod tests {
     fn validate_holds_it_against_the_drives() {
         let capacity_bytes = 64 * MIB;
         let layout = Layout::plan(&[capacity_bytes; 2], MIB).unwrap();
-        let drive = DriveEntry { uuid: POOL, serial: String::new(), capacity_bytes };
+        let state = DriveState::Member;
+        let drive = DriveEntry { uuid: POOL, serial: String::new(), capacity_bytes, state };
         let drives = [drive.clone(), drive];
         let with = |drive, slot| {
             let mut table = table();
-            table.chunks[1].location = Location { drive: DriveIndex(drive), slot };
+            table.chunks[1].copies = Copies::one(at(drive, slot));
             table
         };
         let slots = layout.data_slots(capacity_bytes);

@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use uuid::Uuid;
 
 use super::{
-    Catalogue, CatalogueEntry, ChunkRecord, DriveEntry, Features, FormatError, Label, Layout,
-    Manifest, MetaExtent, Root, SegmentRef, SegmentTable, Shard, hash128,
+    Catalogue, CatalogueEntry, ChunkRecord, DriveEntry, DriveState, Features, FormatError, Label,
+    Layout, Manifest, MetaExtent, Root, SegmentRef, SegmentTable, Shard, hash128,
 };
-use crate::units::{DriveIndex, Generation, Location};
+use crate::units::{Copies, DriveIndex, Generation, Location};
 
 pub(super) const MIB: u64 = 1 << 20;
 
@@ -129,25 +129,36 @@ pub(super) fn any_name() -> impl Strategy<Value = String> {
     "\\PC{1,32}"
 }
 
-pub(super) fn any_label() -> impl Strategy<Value = Label> {
-    let drive = ("\\PC{0,16}", 32 * MIB..1 << 45, any_uuid());
+pub(crate) fn any_label() -> impl Strategy<Value = Label> {
+    let state = prop_oneof![
+        Just(DriveState::Member),
+        Just(DriveState::Absent),
+        Just(DriveState::Rebuilding)
+    ];
+    let drive = ("\\PC{0,16}", 32 * MIB..1 << 45, any_uuid(), state);
     let drives = vec(drive, 1..=32).prop_map(|drives| {
-        let drives = drives.into_iter().enumerate().map(|(i, (serial, capacity_bytes, uuid))| {
+        let drives = drives.into_iter().enumerate().map(|(i, drive)| {
+            let (serial, capacity_bytes, uuid, state) = drive;
+            // A pool has at least one member.
+            let state = if i == 0 { DriveState::Member } else { state };
             // Distinct, whatever was drawn.
             let uuid = Uuid::from_u128(uuid.as_u128() & !0xFF | (i as u128 + 1));
-            DriveEntry { uuid, serial, capacity_bytes }
+            DriveEntry { uuid, serial, capacity_bytes, state }
         });
         drives.collect::<Vec<_>>()
     });
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
-    (any_uuid(), numbers, drives, any::<prop::sample::Index>(), 12..=24_u32).prop_map(
-        |(pool, (epoch, created_unix_ns, compat, ro_compat), drives, index, chunk_log2)| {
+    let choices = (any::<prop::sample::Index>(), 12..=24_u32, 1..=2_u8);
+    (any_uuid(), numbers, drives, choices).prop_map(
+        |(pool, (epoch, created_unix_ns, compat, ro_compat), drives, choices)| {
+            let (index, chunk_log2, copies) = choices;
             let capacities: Vec<u64> = drives.iter().map(|d| d.capacity_bytes).collect();
             Label {
                 pool,
                 epoch,
                 created_unix_ns,
-                features: Features { compat, ro_compat, incompat: 0 },
+                features: Features { compat, ro_compat },
+                copies: copies.min(drives.len() as u8),
                 index: DriveIndex(index.index(drives.len()) as u16),
                 drives,
                 layout: Layout::plan(&capacities, 1 << chunk_log2).unwrap(),
@@ -156,7 +167,7 @@ pub(super) fn any_label() -> impl Strategy<Value = Label> {
     )
 }
 
-pub(super) fn any_root() -> impl Strategy<Value = Root> {
+pub(crate) fn any_root() -> impl Strategy<Value = Root> {
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>());
     (any_uuid(), numbers, any::<[u8; 16]>(), any_extent()).prop_map(
         |(pool, (generation, epoch, committed_unix_ns), parent, catalogue)| Root {
@@ -170,7 +181,7 @@ pub(super) fn any_root() -> impl Strategy<Value = Root> {
     )
 }
 
-pub(super) fn any_catalogue() -> impl Strategy<Value = Catalogue> {
+pub(crate) fn any_catalogue() -> impl Strategy<Value = Catalogue> {
     let entry = (
         (any_uuid(), any_name(), any::<u64>(), any::<u64>()),
         (1..=65_536_u32, any::<u64>(), any::<u64>(), any_extent()),
@@ -197,7 +208,7 @@ pub(super) fn any_catalogue() -> impl Strategy<Value = Catalogue> {
     })
 }
 
-pub(super) fn any_manifest() -> impl Strategy<Value = Manifest> {
+pub(crate) fn any_manifest() -> impl Strategy<Value = Manifest> {
     let segment = (0..=1_u64 << 50, any_extent())
         .prop_map(|(length_bytes, table)| SegmentRef { length_bytes, table });
     (any_uuid(), any_uuid(), any_name(), any::<u64>(), vec(segment, 1..150)).prop_map(
@@ -211,13 +222,25 @@ pub(super) fn any_manifest() -> impl Strategy<Value = Manifest> {
     )
 }
 
-pub(super) fn any_table() -> impl Strategy<Value = SegmentTable> {
+pub(crate) fn any_table() -> impl Strategy<Value = SegmentTable> {
     let chunk = (any::<u64>(), any::<u16>(), 0..1_u64 << 48).prop_map(|(crc64, drive, slot)| {
-        ChunkRecord { crc64, location: Location { drive: DriveIndex(drive), slot } }
+        ChunkRecord { crc64, copies: Copies::one(Location { drive: DriveIndex(drive), slot }) }
     });
+    // The second copy of each chunk lies so many drives further.
+    let mirror = prop::option::of(1..=u16::MAX);
     let shard = ("\\PC{0,30}", 0..3_u64, 0..5000_u64, "[a-z0-9]{0,16}", vec(any::<u64>(), 0..=16));
     let numbers = (0..65_536_u32, 12..=24_u32, any::<prop::sample::Index>());
-    (any_uuid(), any_uuid(), numbers, vec(chunk, 0..200), vec(shard, 0..20)).prop_map(
+    let chunks = (vec(chunk, 0..200), mirror).prop_map(|(mut chunks, mirror)| {
+        for chunk in &mut chunks {
+            let first = chunk.copies.first;
+            chunk.copies.second = mirror.map(|further| Location {
+                drive: DriveIndex(first.drive.0.wrapping_add(further)),
+                slot: first.slot / 2,
+            });
+        }
+        chunks
+    });
+    (any_uuid(), any_uuid(), numbers, chunks, vec(shard, 0..20)).prop_map(
         |(pool, checkpoint, (participant, chunk_log2, last), chunks, shards)| {
             let chunk_bytes = 1 << chunk_log2;
             // The last chunk has 1 to `chunk_bytes` bytes.

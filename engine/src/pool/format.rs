@@ -9,18 +9,22 @@ use std::path::Path;
 use uuid::Uuid;
 
 use crate::address::DriveAddress;
-use crate::commit::run_all;
+use crate::commit::{flush_all, run_all};
 use crate::device::kernel::{self, OpenMode};
 use crate::device::safety::{self, Findings, PROBE_BYTES, content_signature};
 use crate::device::{Device, DriveFacts};
 use crate::direct::DirectDrives;
 use crate::drives::{DriveCommand, Drives};
 use crate::error::Error;
-use crate::format::{Catalogue, DriveEntry, Features, Label, Layout, MetaExtent, Root, Zone};
+use crate::format::MAX_SERIAL_BYTES;
+use crate::format::{
+    Catalogue, DriveEntry, DriveState, Features, Label, Layout, MetaExtent, Redundancy, Root, Zone,
+};
 use crate::limits::{BLOCK_BYTES, DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES};
 use crate::lock::{PoolLock, Sharing};
+use crate::placement;
 use crate::pool::new_id;
-use crate::pool::open::{metadata_pages, open_devices};
+use crate::pool::open::{metadata_pages, open_devices, write_labels};
 use crate::pool::options::DEFAULT_QUEUE_DEPTH;
 use crate::pool::shared::unix_ns;
 use crate::recover;
@@ -111,10 +115,25 @@ pub struct FormatOptions {
     pub drives: Vec<DriveAddress>,
     /// The unit of striping, a power of two; by default 1 MiB, or less where a drive takes less.
     pub chunk_bytes: Option<u64>,
+    /// On how many drives each chunk lies.
+    pub redundancy: Redundancy,
     /// The size of files that do not exist; without it a file must exist.
     pub create_bytes: Option<u64>,
     /// Destroy a pool with checkpoints or somebody's data. What is in use is refused all the same.
     pub force: bool,
+}
+
+impl FormatOptions {
+    /// Defaults for these drives.
+    pub fn new(drives: Vec<DriveAddress>) -> FormatOptions {
+        FormatOptions {
+            drives,
+            chunk_bytes: None,
+            redundancy: Redundancy::None,
+            create_bytes: None,
+            force: false,
+        }
+    }
 }
 
 /// What was made.
@@ -126,6 +145,8 @@ pub struct FormatReport {
     pub chunk_bytes: u64,
     /// Bytes of checkpoint data that it can hold.
     pub capacity_bytes: u64,
+    /// On how many drives each chunk lies.
+    pub redundancy: Redundancy,
     /// Its drives.
     pub drives: Vec<DriveEntry>,
 }
@@ -177,7 +198,7 @@ fn absent(path: &Path) -> Survey {
 }
 
 /// What the drive at `index` holds, by its bytes.
-fn read_content(drives: &mut dyn Drives, index: usize) -> Result<Content, Error> {
+pub(super) fn read_content(drives: &mut dyn Drives, index: usize) -> Result<Content, Error> {
     match recover::read_labels(drives, index) {
         Ok(labels) => {
             let checkpoints = count_checkpoints(drives, index, &labels.label);
@@ -201,7 +222,8 @@ fn read_content(drives: &mut dyn Drives, index: usize) -> Result<Content, Error>
 /// Each drive has the whole catalogue, so one drive of a pool tells what the pool holds.
 fn count_checkpoints(drives: &mut dyn Drives, index: usize, label: &Label) -> Option<usize> {
     let entry = label.drive().clone();
-    let alone = Label { drives: vec![entry], index: DriveIndex(0), ..label.clone() };
+    let entry = DriveEntry { state: DriveState::Member, ..entry };
+    let alone = Label { copies: 1, drives: vec![entry], index: DriveIndex(0), ..label.clone() };
     let mut only = OneDrive { drives, index };
     let roots = recover::read_roots(&mut only, &alone).ok()?;
     let newest = recover::choose_generation(&mut only, &alone, &roots).ok()?;
@@ -309,13 +331,19 @@ pub fn format_on(
     }
     let label = plan_label(&facts, options)?;
     write_pool(&mut drives, &label)?;
-    let slots = label.drives.iter().map(|drive| label.layout.data_slots(drive.capacity_bytes));
     Ok(FormatReport {
         pool: label.pool,
         chunk_bytes: label.layout.chunk_bytes(),
-        capacity_bytes: slots.sum::<u64>() * label.layout.chunk_bytes(),
+        capacity_bytes: capacity_bytes(&label),
+        redundancy: label.redundancy(),
         drives: label.drives,
     })
+}
+
+/// Bytes of checkpoint data that a pool can hold while all its drives take part.
+pub(super) fn capacity_bytes(label: &Label) -> u64 {
+    let slots = label.drives.iter().map(|drive| label.layout.data_slots(drive.capacity_bytes));
+    placement::capacity(label.copies, &slots.collect::<Vec<_>>()) * label.layout.chunk_bytes()
 }
 
 fn facts_before(drives: &DirectDrives, index: usize) -> Vec<DriveFacts> {
@@ -347,53 +375,61 @@ fn plan_label(facts: &[DriveFacts], options: &FormatOptions) -> Result<Label, Er
     let layout = Layout::plan(&capacities, chunk_bytes)?;
     let drives = facts.iter().map(|facts| DriveEntry {
         uuid: new_id(),
-        serial: facts.serial.chars().filter(char::is_ascii_graphic).take(64).collect(),
+        serial: label_serial(facts),
         capacity_bytes: facts.capacity_bytes,
+        state: DriveState::Member,
     });
+    let copies = options.redundancy.copies();
+    if usize::from(copies) > facts.len() {
+        return Err(Error::Usage("a mirror needs two drives or more".into()));
+    }
     Ok(Label {
         pool: new_id(),
         epoch: 1,
         created_unix_ns: unix_ns(),
         features: Features::default(),
+        copies,
         index: DriveIndex(0),
         drives: drives.collect(),
         layout,
     })
 }
 
+/// A drive's serial as a label keeps it.
+pub(super) fn label_serial(facts: &DriveFacts) -> String {
+    facts.serial.chars().filter(char::is_ascii_graphic).take(MAX_SERIAL_BYTES).collect()
+}
+
 /// Writes everything that makes the drives a pool, in the order that the module's top tells.
 pub(crate) fn write_pool(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
-    erase(drives, label)?;
+    erase(drives, label, &label.live().collect::<Vec<_>>())?;
     let root = write_first_catalogue(drives, label)?;
-    flush(drives, label)?;
+    flush_all(drives, label)?;
     for zone in [Zone::Front, Zone::Back] {
         for (index, entry) in label.drives.iter().enumerate() {
             let offset = label.layout.root_offset(zone, root.generation, entry.capacity_bytes);
             write_durable(drives, index, offset, &root.encode(entry.uuid, offset))?;
         }
     }
-    // Back to front: a drive whose first label can be read has all of them.
-    for (index, entry) in label.drives.iter().enumerate() {
-        let own = Label { index: DriveIndex(index as u16), ..label.clone() };
-        for offset in Layout::label_offsets(entry.capacity_bytes).into_iter().rev() {
-            write_durable(drives, index, offset, &own.encode(offset))?;
-        }
-    }
-    flush(drives, label)
+    write_labels(drives, label)
 }
 
 /// Removes old labels first, then whatever else a reader could take for ours or for another's.
-fn erase(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
+pub(super) fn erase(
+    drives: &mut dyn Drives,
+    label: &Label,
+    which: &[DriveIndex],
+) -> Result<(), Error> {
     let zeros = vec![0; 1 << 20];
     let block = &zeros[..BLOCK_BYTES as usize];
-    for (index, entry) in label.drives.iter().enumerate() {
-        for offset in Layout::label_offsets(entry.capacity_bytes) {
-            write_durable(drives, index, offset, block)?;
+    for &drive in which {
+        for offset in Layout::label_offsets(label.drives[drive.as_usize()].capacity_bytes) {
+            write_durable(drives, drive.as_usize(), offset, block)?;
         }
     }
     let mut batch = Vec::new();
-    for (index, entry) in label.drives.iter().enumerate() {
-        let drive = DriveIndex(index as u16);
+    for &drive in which {
+        let entry = &label.drives[drive.as_usize()];
         let end = crate::units::round_down(entry.capacity_bytes, BLOCK_BYTES);
         let mut offsets = vec![0, end - zeros.len() as u64];
         for zone in [Zone::Front, Zone::Back] {
@@ -408,7 +444,7 @@ fn erase(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
         }));
     }
     run_all(drives, &mut batch)?;
-    flush(drives, label)
+    flush_all(drives, label)
 }
 
 fn write_first_catalogue(drives: &mut dyn Drives, label: &Label) -> Result<Root, Error> {
@@ -439,11 +475,4 @@ fn write_durable(
 ) -> Result<(), Error> {
     let drive = DriveIndex(index as u16);
     run_all(drives, &mut [DriveCommand::Write { drive, offset_bytes, data, durable: true }])
-}
-
-fn flush(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
-    let indices = 0..label.drives.len() as u16;
-    let mut batch: Vec<_> =
-        indices.map(|index| DriveCommand::Flush { drive: DriveIndex(index) }).collect();
-    run_all(drives, &mut batch)
 }

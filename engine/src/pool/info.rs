@@ -3,7 +3,8 @@
 use uuid::Uuid;
 
 use crate::error::Damage;
-use crate::format::Shard;
+use crate::format::{DriveState, Redundancy, Shard};
+use crate::health::Health;
 use crate::name::CheckpointName;
 use crate::units::Generation;
 
@@ -24,6 +25,8 @@ pub struct PoolInfo {
     pub max_checkpoints: usize,
     /// Bytes of checkpoint data that its drives can hold together.
     pub capacity_bytes: u64,
+    /// On how many drives each chunk lies.
+    pub redundancy: Redundancy,
     /// Bytes that new checkpoints may take, in whole chunks; `None` where it was not counted,
     /// because the pool was opened for reading only.
     pub free_bytes: Option<u64>,
@@ -46,6 +49,8 @@ pub struct DriveInfo {
     pub back_end: &'static str,
     /// Its capacity when it was formatted.
     pub capacity_bytes: u64,
+    /// How it takes part.
+    pub state: DriveState,
     /// Whether completed writes may be lost at a power cut before a flush.
     pub volatile_cache: Option<bool>,
 }
@@ -67,6 +72,8 @@ pub struct CheckpointInfo {
     pub generation: Generation,
     /// Why it cannot be restored, if opening the pool for writing found that out.
     pub damage: Option<Damage>,
+    /// Whether its data is all there, by which drives are.
+    pub health: Health,
 }
 
 /// One participant's part of a checkpoint.
@@ -78,6 +85,6 @@ pub struct SegmentInfo {
     pub length_bytes: u64,
     /// Its named ranges, ascending.
     pub shards: Vec<Shard>,
-    /// By drive of the pool: data bytes of its chunks there.
+    /// By drive of the pool: data bytes of its chunks there; each copy counts.
     pub bytes_per_drive: Vec<u64>,
 }

@@ -15,7 +15,9 @@ use crossbeam::channel::{Receiver, TryRecvError};
 use crate::direct::DirectDrives;
 use crate::drives::Drives;
 use crate::error::{Error, IoError};
+use crate::format::Label;
 use crate::name::CheckpointName;
+use crate::pool::open::write_labels;
 use crate::pool::shared::{Shared, unix_ns};
 use crate::reactor::fabric::{Done, KeeperRequest, Reply, Verdict};
 use crate::ring::codes;
@@ -70,6 +72,18 @@ impl Keeper {
     /// The way to the drives.
     pub(crate) fn drives(&mut self) -> &mut dyn Drives {
         &mut self.drives
+    }
+
+    /// Which drives the pool has, and which take part.
+    pub(crate) fn label(&self) -> Label {
+        self.shared.state().label().clone()
+    }
+
+    /// Makes a changed label durable on every drive that takes part, and the pool's own.
+    pub(crate) fn change_label(&mut self, label: Label) -> Result<(), Error> {
+        write_labels(&mut self.drives, &label)?;
+        self.shared.state().set_label(label);
+        Ok(())
     }
 
     /// Runs until it is told to stop. Whoever gives it work unparks the parker of its drives.

@@ -1,5 +1,7 @@
 //! A pool: drives formatted together, opened by one owner.
 
+mod admit;
+mod explain;
 pub(crate) mod format;
 mod info;
 pub(crate) mod keeper;
@@ -8,6 +10,7 @@ mod options;
 pub(crate) mod shared;
 mod threads;
 mod verify;
+mod verify_data;
 
 use std::sync::Arc;
 
@@ -27,6 +30,7 @@ use crate::state::Committed;
 use crate::units::Generation;
 
 pub use crate::notice::Notice;
+pub use admit::{Admission, admit, admit_on};
 pub use format::{Content, FormatOptions, FormatReport, Survey, format, format_on, survey};
 pub use info::{CheckpointInfo, DriveInfo, PoolInfo, SegmentInfo};
 pub use options::{DEFAULT_QUEUE_DEPTH, PoolMode, PoolOptions};
@@ -78,7 +82,6 @@ impl Pool {
     pub fn info(&self) -> PoolInfo {
         let state = self.shared.state();
         let label = state.label();
-        let slots = label.drives.iter().map(|d| label.layout.data_slots(d.capacity_bytes));
         let drives = label.drives.iter().zip(&self.shared.facts).map(|(entry, facts)| DriveInfo {
             uuid: entry.uuid,
             serial: entry.serial.clone(),
@@ -86,6 +89,7 @@ impl Pool {
             model: facts.model.clone(),
             back_end: facts.back_end,
             capacity_bytes: entry.capacity_bytes,
+            state: entry.state,
             volatile_cache: facts.volatile_cache,
         });
         PoolInfo {
@@ -95,7 +99,8 @@ impl Pool {
             created_unix_ns: label.created_unix_ns,
             chunk_bytes: label.layout.chunk_bytes(),
             max_checkpoints: label.layout.max_checkpoints(),
-            capacity_bytes: slots.sum::<u64>() * label.layout.chunk_bytes(),
+            capacity_bytes: format::capacity_bytes(label),
+            redundancy: label.redundancy(),
             free_bytes: (self.shared.mode == PoolMode::ReadWrite).then(|| state.free_bytes()),
             drives: drives.collect(),
         }
@@ -103,12 +108,14 @@ impl Pool {
 
     /// All checkpoints, by name and step.
     pub fn list(&self) -> Vec<CheckpointInfo> {
-        self.shared.state().checkpoints().map(|committed| describe(committed)).collect()
+        let state = self.shared.state();
+        state.checkpoints().map(|committed| describe(committed, state.label())).collect()
     }
 
     /// The checkpoint of that name with the largest step.
     pub fn latest(&self, name: &str) -> Option<CheckpointInfo> {
-        self.shared.state().latest(name).map(|committed| describe(committed))
+        let state = self.shared.state();
+        state.latest(name).map(|committed| describe(committed, state.label()))
     }
 
     /// One checkpoint.
@@ -117,7 +124,7 @@ impl Pool {
     /// [`Error::NoSuchCheckpoint`].
     pub fn find(&self, name: &CheckpointName) -> Result<CheckpointInfo, Error> {
         let committed = find(&self.shared, name)?;
-        Ok(describe(&committed))
+        Ok(describe(&committed, self.shared.state().label()))
     }
 
     /// What one checkpoint consists of.
@@ -155,7 +162,7 @@ impl Pool {
     }
 }
 
-fn describe(committed: &Committed) -> CheckpointInfo {
+fn describe(committed: &Committed, label: &Label) -> CheckpointInfo {
     let entry = &committed.entry;
     CheckpointInfo {
         id: entry.id,
@@ -165,6 +172,7 @@ fn describe(committed: &Committed) -> CheckpointInfo {
         committed_unix_ns: entry.committed_unix_ns,
         generation: entry.generation,
         damage: committed.damage.clone(),
+        health: committed.holding.spread.health(label),
     }
 }
 
@@ -173,7 +181,9 @@ fn describe_segment(table: &SegmentTable, drives: usize) -> SegmentInfo {
     for (number, chunk) in table.chunks.iter().enumerate() {
         let start = number as u64 * table.chunk_bytes;
         let bytes = (table.length_bytes - start).min(table.chunk_bytes);
-        bytes_per_drive[chunk.location.drive.as_usize()] += bytes;
+        for location in chunk.copies.iter() {
+            bytes_per_drive[location.drive.as_usize()] += bytes;
+        }
     }
     SegmentInfo {
         participant: table.participant,

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use crate::address::DriveAddress;
 use crate::device::kernel::OpenMode;
-use crate::device::{self, Device};
+use crate::device::missing::MissingDrive;
+use crate::device::{self, Device, DriveFacts};
 use crate::direct::DirectDrives;
 use crate::drives::{DriveCommand, Drives};
-use crate::error::Error;
-use crate::format::{Catalogue, Layout};
+use crate::error::{Error, ErrorKind};
+use crate::format::{Catalogue, DriveState, Label, Layout};
 use crate::lock::{PoolLock, Sharing};
+use crate::membership::Membership;
 use crate::memory::HugePages;
 use crate::metadata::{self, BadCopy};
 use crate::pool::options::{PoolMode, PoolOptions};
@@ -24,24 +26,32 @@ pub(super) fn open(options: &PoolOptions) -> Result<Pool, Error> {
     if options.drives.is_empty() {
         return Err(Error::Usage("no drive was named; give --drive for each drive".into()));
     }
-    let writable = options.mode == PoolMode::ReadWrite;
-    let mode = if writable { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
-    open_on(open_devices(&options.drives, mode, options.queue_depth)?, options)
+    let mut notices = Vec::new();
+    let devices = open_usable(options, &mut notices)?;
+    open_noting(devices, options, notices)
 }
 
 /// Opens the pool on devices that are open already.
 pub(super) fn open_on(devices: Vec<Box<dyn Device>>, options: &PoolOptions) -> Result<Pool, Error> {
+    open_noting(devices, options, Vec::new())
+}
+
+fn open_noting(
+    devices: Vec<Box<dyn Device>>,
+    options: &PoolOptions,
+    mut notices: Vec<Notice>,
+) -> Result<Pool, Error> {
     let writable = options.mode == PoolMode::ReadWrite;
     let pages = metadata_pages(&devices);
     let mut given = DirectDrives::new(devices, pages)?;
-    let (labels, order) = identify(&mut given)?;
+    let Identified { labels, membership } =
+        identify(&mut given, options.tolerates_missing(), &mut notices)?;
     let sharing = if writable { Sharing::Exclusive } else { Sharing::Shared };
-    let lock = PoolLock::take(labels[0].label.pool, sharing)?;
-
-    let mut drives = DirectDrives::new(in_order(given.into_devices(), &order), pages)?;
-    let labels = in_order(labels, &order);
-    let mut notices = Vec::new();
-    let state = recover_state(&mut drives, labels, writable, unix_ns(), &mut notices)?;
+    let lock = PoolLock::take(membership.label.pool, sharing)?;
+    let devices = in_order(given.into_devices(), &membership);
+    let mut drives = DirectDrives::new(devices, pages)?;
+    let opening = Opening { writable, degraded: options.degraded, now_unix_ns: unix_ns() };
+    let state = recover_state(&mut drives, labels, &membership, opening, &mut notices)?;
     let facts = drives.facts().to_vec();
     let (shared, threads) = start(options, drives, facts, pages, state)?;
     let open = Arc::new(Open { _threads: threads, _lock: lock });
@@ -57,6 +67,36 @@ pub(super) fn open_devices(
     drives.iter().map(|address| device::open(address, mode, queue_depth)).collect()
 }
 
+/// Opens the drives that the options name. Where the pool may be opened without some, one that is
+/// not there or does not answer is left out.
+pub(super) fn open_usable(
+    options: &PoolOptions,
+    notices: &mut Vec<Notice>,
+) -> Result<Vec<Box<dyn Device>>, Error> {
+    let writable = options.mode == PoolMode::ReadWrite;
+    let mode = if writable { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
+    let mut devices = Vec::new();
+    let mut first_error = None;
+    for address in &options.drives {
+        match device::open(address, mode, options.queue_depth) {
+            Ok(device) => devices.push(device),
+            Err(error)
+                if options.tolerates_missing()
+                    && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Failed) =>
+            {
+                let (address, why) = (address.to_string(), error.to_string());
+                notices.push(Notice::Unreachable { address, why });
+                first_error.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    match first_error {
+        Some(error) if devices.is_empty() => Err(error),
+        _ => Ok(devices),
+    }
+}
+
 /// Pages for metadata: SPDK reads and writes huge pages only; the kernel takes any, and metadata is
 /// too little to be worth huge ones.
 pub(super) fn metadata_pages(devices: &[Box<dyn Device>]) -> HugePages {
@@ -64,38 +104,100 @@ pub(super) fn metadata_pages(devices: &[Box<dyn Device>]) -> HugePages {
     if any_spdk { HugePages::Required } else { HugePages::Off }
 }
 
-/// Brings things into the order of the pool's drive table.
-fn in_order<T>(things: Vec<T>, order: &[usize]) -> Vec<T> {
-    let mut things: Vec<Option<T>> = things.into_iter().map(Some).collect();
-    order.iter().filter_map(|given| things[*given].take()).collect()
+/// The devices in the order of the pool's drive table, with stand-ins for those that are not at hand.
+pub(super) fn in_order(
+    devices: Vec<Box<dyn Device>>,
+    membership: &Membership,
+) -> Vec<Box<dyn Device>> {
+    let mut devices: Vec<_> = devices.into_iter().map(Some).collect();
+    let places = membership.order.iter().zip(&membership.label.drives);
+    places
+        .map(|(given, entry)| {
+            let device = given.and_then(|given| devices[given].take());
+            device.unwrap_or_else(|| Box::new(MissingDrive::new(entry)))
+        })
+        .collect()
 }
 
-/// Reads the labels, and says which of the drives belongs where in the pool's drive table.
-pub(crate) fn identify(drives: &mut dyn Drives) -> Result<(Vec<DriveLabels>, Vec<usize>), Error> {
-    let count = drives.facts().len();
-    let labels =
-        (0..count).map(|i| recover::read_labels(drives, i)).collect::<Result<Vec<_>, _>>()?;
-    let order = recover::order_drives(&labels, drives.facts())?;
-    Ok((labels, order))
+/// What the labels of the drives at hand say.
+pub(crate) struct Identified {
+    /// By place in the pool's drive table.
+    pub(crate) labels: Vec<Option<DriveLabels>>,
+    /// Which drive is which, by the number that it was given.
+    pub(crate) membership: Membership,
+}
+
+/// Reads the labels, and says which of the drives belongs where in the pool's drive table. With
+/// `tolerant`, a drive that does not let its labels be read counts as missing.
+pub(crate) fn identify(
+    drives: &mut dyn Drives,
+    tolerant: bool,
+    notices: &mut Vec<Notice>,
+) -> Result<Identified, Error> {
+    let facts = drives.facts().to_vec();
+    // The number that a drive was given, and what it said.
+    let mut read: Vec<(usize, DriveLabels)> = Vec::new();
+    let mut first_error = None;
+    for (given, facts) in facts.iter().enumerate() {
+        match recover::read_labels(drives, given) {
+            Ok(labels) => read.push((given, labels)),
+            Err(error @ Error::Io { .. }) if tolerant => {
+                let (address, why) = (facts.address.clone(), error.to_string());
+                notices.push(Notice::Unreachable { address, why });
+                first_error.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if let Some(error) = first_error.filter(|_| read.is_empty()) {
+        return Err(error);
+    }
+    let labels: Vec<&Label> = read.iter().map(|(_, labels)| &labels.label).collect();
+    let readable: Vec<DriveFacts> = read.iter().map(|(given, _)| facts[*given].clone()).collect();
+    let mut membership = Membership::new(&labels, &readable)?;
+    let mut read: Vec<_> = read.into_iter().map(Some).collect();
+    let mut by_place = Vec::new();
+    for place in &mut membership.order {
+        let (given, labels) = place.and_then(|number| read[number].take()).unzip();
+        *place = given;
+        by_place.push(labels);
+    }
+    Ok(Identified { labels: by_place, membership })
+}
+
+/// How a pool is opened.
+#[derive(Clone, Copy)]
+pub(crate) struct Opening {
+    pub(crate) writable: bool,
+    /// Also for writing without drives that are missing.
+    pub(crate) degraded: bool,
+    /// The time of the commit that opening for writing makes.
+    pub(crate) now_unix_ns: u64,
 }
 
 /// From the drives, in the order of the pool's drive table, to the newest whole state; for writing
-/// also repairs and commits. `now_unix_ns` is the time of that commit.
+/// also repairs and commits.
 pub(crate) fn recover_state(
     drives: &mut dyn Drives,
-    labels: Vec<DriveLabels>,
-    writable: bool,
-    now_unix_ns: u64,
+    labels: Vec<Option<DriveLabels>>,
+    membership: &Membership,
+    opening: Opening,
     notices: &mut Vec<Notice>,
 ) -> Result<State, Error> {
-    let label = labels[0].label.clone();
+    let Opening { writable, degraded, now_unix_ns } = opening;
+    if writable && !degraded {
+        membership.require_all()?;
+    }
+    let mut label = membership.without_missing()?;
     if writable {
+        let drive = label.live().next().map_or(0, DriveIndex::as_usize);
         label.features.writable().map_err(|error| Error::Refused {
-            address: drives.facts()[0].address.clone(),
-            serial: label.drive().serial.clone(),
+            address: drives.facts()[drive].address.clone(),
+            serial: label.drives[drive].serial.clone(),
             reason: error.to_string(),
         })?;
     }
+    tell_membership(membership, writable, notices);
     notices.extend(repair_labels(drives, &labels, writable)?);
     let roots = recover::read_roots(drives, &label)?;
     if writable {
@@ -103,15 +205,31 @@ pub(crate) fn recover_state(
     }
     let newest = recover::choose_generation(drives, &label, &roots)?;
     notices.extend(recover::repair_roots(drives, &label, &roots, writable));
-    let committed = if writable {
+    let all_here = label.copies == 1 && label.members().count() == label.drives.len();
+    let committed = if writable || !all_here {
         let mut repair = |drives: &mut dyn Drives, bad: &[BadCopy], sound: Option<&[u8]>| {
-            notices.extend(repair_metadata(drives, bad, sound));
+            notices.extend(if writable {
+                repair_metadata(drives, bad, sound)
+            } else {
+                let damage = |copy: &BadCopy| Notice::DamagedCopy(copy.damage.clone());
+                bad.iter().map(damage).collect()
+            });
         };
         recover::read_holdings(drives, &label, &newest.catalogue, &mut repair)?
     } else {
         without_holdings(&newest.catalogue, label.drives.len())
     };
     tell(&newest, &roots, writable, notices);
+    if writable {
+        // Nothing is committed before every drive that takes part knows who does.
+        let some_outdated = labels.iter().flatten().any(|labels| labels.label.epoch < label.epoch);
+        if !membership.missing.is_empty() {
+            label.epoch += 1;
+        }
+        if some_outdated || !membership.missing.is_empty() {
+            write_labels(drives, &label)?;
+        }
+    }
     let mut state = State::new(label, newest.root, newest.before, newest.newest_seen, committed);
     if writable {
         // Above every epoch that left a trace, also that of a generation that was given up.
@@ -121,6 +239,36 @@ pub(crate) fn recover_state(
         state.committed(planned);
     }
     Ok(state)
+}
+
+/// Writes the label to every drive that takes part, durably. Back to front: a drive whose first copy
+/// can be read has all of them.
+pub(crate) fn write_labels(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
+    for index in label.live() {
+        let own = Label { index, ..label.clone() };
+        for offset_bytes in Layout::label_offsets(own.drive().capacity_bytes).into_iter().rev() {
+            let block = own.encode(offset_bytes);
+            let write =
+                DriveCommand::Write { drive: index, offset_bytes, data: &block, durable: true };
+            crate::commit::run_all(drives, &mut [write])?;
+        }
+    }
+    crate::commit::flush_all(drives, label)
+}
+
+/// Notices about drives that take no part, or not yet the whole part.
+fn tell_membership(membership: &Membership, writable: bool, notices: &mut Vec<Notice>) {
+    for serial in membership.missing_serials() {
+        notices.push(Notice::Missing { serial, written_without: writable });
+    }
+    for entry in &membership.label.drives {
+        let serial = entry.serial.clone();
+        match entry.state {
+            DriveState::Member => {}
+            DriveState::Absent => notices.push(Notice::Absent { serial }),
+            DriveState::Rebuilding => notices.push(Notice::Rebuilding { serial }),
+        }
+    }
 }
 
 /// Readers need to know what there is, not where everything else lies.
@@ -136,11 +284,12 @@ fn without_holdings(catalogue: &Catalogue, drives: usize) -> Vec<Committed> {
 /// Rewrites bad label copies from the sound one, where that is allowed.
 pub(super) fn repair_labels(
     drives: &mut dyn Drives,
-    labels: &[DriveLabels],
+    labels: &[Option<DriveLabels>],
     writable: bool,
 ) -> Result<Vec<Notice>, Error> {
     let mut notices = Vec::new();
     for (index, labels) in labels.iter().enumerate() {
+        let Some(labels) = labels else { continue };
         for (offset, damage) in &labels.bad {
             if !writable {
                 notices.push(Notice::DamagedCopy(damage.clone()));
@@ -196,7 +345,7 @@ fn tell(newest: &Newest, roots: &Roots, writable: bool, notices: &mut Vec<Notice
 fn start(
     options: &PoolOptions,
     drives: DirectDrives,
-    facts: Vec<device::DriveFacts>,
+    facts: Vec<DriveFacts>,
     metadata_pages: HugePages,
     state: State,
 ) -> Result<(Arc<Shared>, Threads), Error> {

@@ -6,7 +6,8 @@ use crate::memory::HugePages;
 /// What the pool is opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PoolMode {
-    /// List, restore, verify. Writes nothing; several processes may do it at once.
+    /// List, restore, verify. Writes nothing; several processes may do it at once. Drives may be
+    /// missing: what needs them cannot be restored.
     ReadOnly,
     /// Everything. One process at a time.
     #[default]
@@ -20,6 +21,9 @@ pub struct PoolOptions {
     pub drives: Vec<DriveAddress>,
     /// What for.
     pub mode: PoolMode,
+    /// Opens for writing although drives are missing. The pool's other drives remember that it was
+    /// written without them: a drive that comes back later is refused until it is taken in again.
+    pub degraded: bool,
     /// Pages of session memory. SPDK drives always need huge ones.
     pub huge_pages: HugePages,
     /// Reactor threads; by default one for each drive, but one core is left to others.
@@ -42,12 +46,18 @@ impl PoolOptions {
         PoolOptions {
             drives,
             mode: PoolMode::ReadWrite,
+            degraded: false,
             huge_pages: HugePages::Required,
             reactors: None,
             cores: None,
             queue_depth: DEFAULT_QUEUE_DEPTH,
             checksum_threads: None,
         }
+    }
+
+    /// Whether the pool may be opened without some of its drives.
+    pub(crate) fn tolerates_missing(&self) -> bool {
+        self.degraded || self.mode == PoolMode::ReadOnly
     }
 
     /// How many checksum threads there will be.

@@ -18,7 +18,7 @@ use crate::reactor::control::Control;
 use crate::units::DriveIndex;
 
 /// Answers that one reactor may have outstanding for its sessions' chunks, over all drives. A chunk
-/// to write waits for two (the drive's and the checksum's), a chunk to read for one at a time.
+/// to write waits for one of each copy's drive and the checksum's, a chunk to read for one at a time.
 pub(crate) const CREDITS: usize = 1024;
 /// Operations that one reactor may have under way for its sessions.
 pub(crate) const OPERATIONS: usize = 1024;

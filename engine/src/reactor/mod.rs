@@ -26,19 +26,48 @@ use crate::device::Operation as DriveOperation;
 use crate::device::queue::{DriveQueue, DriveRequest};
 use crate::error::IoError;
 use crate::idle::{Idle, Pause};
-use crate::limits::BLOCK_BYTES;
-use crate::memory::Span;
 use crate::reactor::control::Control;
 use crate::reactor::fabric::{CREDITS, Done, Fabric, OPERATIONS, ReactorEnd, Reply};
-use crate::reactor::operation::{Failure, Kind, OperationTable};
+use crate::reactor::operation::{Failure, Kind, OperationTable, Transfer};
 use crate::reactor::port::{MAX_PORTS, Port, Waker};
 use crate::ring::{self, CompleteEntry, codes};
-use crate::units::round_up;
 
 /// Entries taken from one ring, and answers handled, before the drives are polled again.
 const BATCH: usize = 32;
 /// Chunks that one operation hands out before it is the next one's turn.
 const CHUNKS_PER_TURN: u32 = 4;
+/// Answers that a chunk may wait for: two copies are written and a checksum is computed.
+const ANSWERS_PER_CHUNK: usize = 3;
+
+/// Names a chunk of an operation under way, and one of its copies.
+#[derive(Clone, Copy)]
+struct ChunkToken {
+    /// The operation's slot.
+    slot: u32,
+    /// The chunk, counted from the operation's first; below [`MAX_CHUNKS_PER_OPERATION`].
+    relative: u32,
+    /// The second copy, not the first.
+    second: bool,
+}
+
+/// Chunks of one operation: what a token has room for.
+const MAX_CHUNKS_PER_OPERATION: u32 = 1 << 31;
+
+impl ChunkToken {
+    fn encode(self) -> u64 {
+        let low = self.relative | if self.second { MAX_CHUNKS_PER_OPERATION } else { 0 };
+        u64::from(self.slot) << 32 | u64::from(low)
+    }
+
+    fn decode(token: u64) -> ChunkToken {
+        let low = token as u32;
+        ChunkToken {
+            slot: (token >> 32) as u32,
+            relative: low & (MAX_CHUNKS_PER_OPERATION - 1),
+            second: low & MAX_CHUNKS_PER_OPERATION != 0,
+        }
+    }
+}
 
 /// One reactor. Lives on its own pinned thread.
 pub(crate) struct Reactor {
@@ -164,10 +193,10 @@ impl Reactor {
     /// Lets operations hand out chunks, in turn, as far as the credits go.
     fn hand_out_chunks(&mut self) -> bool {
         let mut progress = false;
-        while self.credits >= 2 {
+        while self.credits >= ANSWERS_PER_CHUNK {
             let Some(slot) = self.operations.pop_issuing() else { break };
             for _ in 0..CHUNKS_PER_TURN {
-                if self.credits < 2 || self.operations.get(slot).remaining() == 0 {
+                if self.credits < ANSWERS_PER_CHUNK || self.operations.get(slot).remaining() == 0 {
                     break;
                 }
                 self.issue_chunk(slot);
@@ -183,43 +212,57 @@ impl Reactor {
         progress
     }
 
-    /// Sends one chunk to its drive, and to the checksum helpers if it is being written.
+    /// Hands out an operation's next chunk: a read to the first copy's drive, a write to the drives of
+    /// all copies and to the checksum helpers.
     fn issue_chunk(&mut self, slot: u32) {
         let operation = self.operations.get(slot);
-        let relative = operation.next;
-        let Some(transfer) = &operation.transfer else { unreachable!("only transfers hand out") };
-        let segment = &transfer.segment;
-        let chunk = transfer.first_chunk + u64::from(relative);
-        let data_bytes = segment.chunk_data_bytes(chunk);
-        let padded = round_up(u64::from(data_bytes), BLOCK_BYTES).map_or(0, |bytes| bytes as u32);
-        let offset = transfer.region_offset_bytes + u64::from(relative) * segment.chunk_bytes;
-        let span = Span::new(&transfer.region, offset, padded)
-            .expect("the whole transfer was checked against its buffer");
-        let location = segment.location(chunk);
-        let token = u64::from(slot) << 32 | u64::from(relative);
-        let drive_operation = match operation.kind {
-            Kind::Read => DriveOperation::Read,
-            _ => DriveOperation::Write,
-        };
+        let (relative, kind) = (operation.next, operation.kind);
         operation.next += 1;
-        operation.outstanding += 1;
-        self.credits -= 1;
-        if drive_operation == DriveOperation::Write {
-            operation.outstanding += 1;
-            self.credits -= 1;
-            span.zero_from(data_bytes);
-            self.fabric.checksums.push(ChecksumJob {
-                span: span.clone(),
-                data_bytes,
-                reply: Arc::clone(&self.fabric.done[usize::from(self.index)]),
-                token,
-            });
+        let first = ChunkToken { slot, relative, second: false };
+        self.expect_answer(slot);
+        if kind == Kind::Read {
+            self.ask_drive(first, DriveOperation::Read);
+            return;
         }
+        let transfer = self.transfer(slot);
+        let chunk = transfer.first_chunk + u64::from(relative);
+        transfer.span(relative).zero_from(transfer.segment.chunk_data_bytes(chunk));
+        let mirrored = transfer.segment.copies(chunk).second.is_some();
+        self.ask_drive(first, DriveOperation::Write);
+        if mirrored {
+            self.expect_answer(slot);
+            self.ask_drive(ChunkToken { second: true, ..first }, DriveOperation::Write);
+        }
+        self.expect_answer(slot);
+        self.ask_checksum(first);
+    }
+
+    /// One more answer is to come, which takes a credit.
+    fn expect_answer(&mut self, slot: u32) {
+        self.operations.get(slot).outstanding += 1;
+        self.credits -= 1;
+    }
+
+    /// The memory and place of an operation that moves bytes.
+    fn transfer(&mut self, slot: u32) -> &Transfer {
+        let transfer = &self.operations.get(slot).transfer;
+        transfer.as_ref().expect("only transfers have chunks")
+    }
+
+    /// Sends one copy of a chunk to its drive.
+    fn ask_drive(&mut self, token: ChunkToken, operation: DriveOperation) {
+        let transfer = self.transfer(token.slot);
+        let copies = transfer.segment.copies(transfer.first_chunk + u64::from(token.relative));
+        let location = match copies.second {
+            Some(second) if token.second => second,
+            _ => copies.first,
+        };
+        let span = Some(transfer.span(token.relative));
         let request = DriveRequest {
-            operation: drive_operation,
+            operation,
             offset_bytes: self.fabric.layout.slot_offset(location.slot),
-            span: Some(span),
-            reply: Reply { to: self.index, token },
+            span,
+            reply: Reply { to: self.index, token: token.encode() },
         };
         let route = self.fabric.routes[location.drive.as_usize()];
         if route.reactor == self.index {
@@ -227,6 +270,16 @@ impl Reactor {
         } else {
             self.fabric.send(location.drive, request);
         }
+    }
+
+    /// Sends the bytes of a chunk to the checksum helpers.
+    fn ask_checksum(&mut self, token: ChunkToken) {
+        let transfer = self.transfer(token.slot);
+        let chunk = transfer.first_chunk + u64::from(token.relative);
+        let data_bytes = transfer.segment.chunk_data_bytes(chunk);
+        let span = transfer.span(token.relative);
+        let reply = Arc::clone(&self.fabric.done[usize::from(self.index)]);
+        self.fabric.checksums.push(ChecksumJob { span, data_bytes, reply, token: token.encode() });
     }
 
     /// Takes what others ask of this reactor's drives.
@@ -259,53 +312,61 @@ impl Reactor {
     }
 
     fn handle_io(&mut self, token: u64, status: Result<(), IoError>) {
-        let (slot, relative) = ((token >> 32) as u32, token as u32);
-        let operation = self.operations.get(slot);
-        let Some(transfer) = &operation.transfer else { unreachable!("only transfers use drives") };
-        let chunk = transfer.first_chunk + u64::from(relative);
-        let segment = &transfer.segment;
-        let at = chunk * segment.chunk_bytes;
-        match (operation.kind, status) {
-            (Kind::Read, Ok(())) => {
-                // The credit and the outstanding answer pass from the drive to the helper.
-                let data_bytes = segment.chunk_data_bytes(chunk);
-                let padded = u64::from(data_bytes).next_multiple_of(BLOCK_BYTES) as u32;
-                let offset =
-                    transfer.region_offset_bytes + u64::from(relative) * segment.chunk_bytes;
-                let span = Span::new(&transfer.region, offset, padded)
-                    .expect("the whole transfer was checked against its buffer");
-                self.fabric.checksums.push(ChecksumJob {
-                    span,
-                    data_bytes,
-                    reply: Arc::clone(&self.fabric.done[usize::from(self.index)]),
-                    token,
-                });
-                return;
-            }
-            (_, Ok(())) => segment.set_written(chunk),
-            (kind, Err(error)) => {
-                if kind == Kind::Write {
-                    segment.set_empty(chunk);
-                }
+        let token = ChunkToken::decode(token);
+        let kind = self.operations.get(token.slot).kind;
+        let transfer = self.transfer(token.slot);
+        let chunk = transfer.first_chunk + u64::from(token.relative);
+        let at = chunk * transfer.segment.chunk_bytes;
+        match (kind, status) {
+            // The credit and the outstanding answer pass from the drive to the helper.
+            (Kind::Read, Ok(())) => return self.ask_checksum(token),
+            (_, Ok(())) => transfer.segment.copy_written(chunk),
+            (_, Err(error)) => {
                 let (result, detail) = codes::of_io_error(error);
-                operation.fail(Failure { result, detail, aux: at });
+                if kind == Kind::Read && self.read_second_copy(token, codes::describe(result)) {
+                    return;
+                }
+                self.operations.get(token.slot).fail(Failure { result, detail, aux: at });
             }
         }
-        self.answered(slot);
+        self.answered(token.slot);
     }
 
     fn handle_checksum(&mut self, token: u64, crc64: u64, padding_is_zero: bool) {
-        let (slot, relative) = ((token >> 32) as u32, token as u32);
-        let operation = self.operations.get(slot);
-        let Some(transfer) = &operation.transfer else { unreachable!("only transfers are summed") };
-        let chunk = transfer.first_chunk + u64::from(relative);
-        if operation.kind == Kind::Write {
+        let token = ChunkToken::decode(token);
+        let kind = self.operations.get(token.slot).kind;
+        let transfer = self.transfer(token.slot);
+        let chunk = transfer.first_chunk + u64::from(token.relative);
+        let aux = chunk * transfer.segment.chunk_bytes;
+        if kind == Kind::Write {
             transfer.segment.set_crc64(chunk, crc64);
         } else if !chunk_is_sound(transfer.segment.crc64(chunk), crc64, padding_is_zero) {
-            let aux = chunk * transfer.segment.chunk_bytes;
-            operation.fail(Failure { result: codes::CHECKSUM, detail: 0, aux });
+            if self.read_second_copy(token, codes::describe(codes::CHECKSUM)) {
+                return;
+            }
+            let failure = Failure { result: codes::CHECKSUM, detail: 0, aux };
+            self.operations.get(token.slot).fail(failure);
         }
-        self.answered(slot);
+        self.answered(token.slot);
+    }
+
+    /// The first copy of a chunk cannot be had: reads the second one, if there is one, for the same
+    /// credit and outstanding answer.
+    fn read_second_copy(&mut self, token: ChunkToken, why: &str) -> bool {
+        let transfer = self.transfer(token.slot);
+        let chunk = transfer.first_chunk + u64::from(token.relative);
+        let copies = transfer.segment.copies(chunk);
+        if token.second || copies.second.is_none() {
+            return false;
+        }
+        tracing::warn!(
+            drive = copies.first.drive.0,
+            slot = copies.first.slot,
+            "a chunk's first copy cannot be had ({why}); its second copy is read, and `stanchion \
+             verify --repair` mends the first"
+        );
+        self.ask_drive(ChunkToken { second: true, ..token }, DriveOperation::Read);
+        true
     }
 
     /// One answer came: the credit is free again, and the operation may be done.
@@ -326,10 +387,7 @@ impl Reactor {
         let operation = self.operations.remove(slot);
         if let Some(transfer) = &operation.transfer {
             if operation.kind == Kind::Write && operation.failure.is_some() {
-                // Chunks that were never handed out are nobody's claim any more.
-                for relative in operation.next..transfer.chunk_count {
-                    transfer.segment.set_empty(transfer.first_chunk + u64::from(relative));
-                }
+                transfer.segment.unclaim(transfer.first_chunk, transfer.chunk_count.into());
             }
             transfer.usage.end();
         }

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::memory::{BufferUsage, Region};
+use crate::limits::BLOCK_BYTES;
+use crate::memory::{BufferUsage, Region, Span};
 use crate::reactor::segment::Segment;
 
 /// What an operation does.
@@ -25,6 +26,17 @@ pub(crate) struct Transfer {
     pub(crate) chunk_count: u32,
     /// Told while the operation is under way, so that nobody takes the buffer for idle.
     pub(crate) usage: Arc<BufferUsage>,
+}
+
+impl Transfer {
+    /// The memory of one of its chunks, in whole blocks.
+    pub(crate) fn span(&self, relative: u32) -> Span {
+        let data_bytes = self.segment.chunk_data_bytes(self.first_chunk + u64::from(relative));
+        let padded_bytes = u64::from(data_bytes).next_multiple_of(BLOCK_BYTES) as u32;
+        let offset = self.region_offset_bytes + u64::from(relative) * self.segment.chunk_bytes;
+        Span::new(&self.region, offset, padded_bytes)
+            .expect("the whole transfer was checked against its buffer")
+    }
 }
 
 /// How an operation failed; becomes its completion entry.

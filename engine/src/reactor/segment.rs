@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use crate::units::Location;
+use crate::units::Copies;
 
 /// What the segment was opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,14 +29,14 @@ pub(crate) struct Segment {
 
 #[derive(Debug)]
 struct Chunk {
-    location: Location,
+    copies: Copies,
     crc64: AtomicU64,
+    /// [`EMPTY`], [`WRITTEN`], or how many of its copies are still to be written.
     state: AtomicU8,
 }
 
 const EMPTY: u8 = 0;
-const WRITING: u8 = 1;
-const WRITTEN: u8 = 2;
+const WRITTEN: u8 = u8::MAX;
 
 impl Segment {
     /// A segment to save.
@@ -45,15 +45,11 @@ impl Segment {
         participant: u32,
         length_bytes: u64,
         chunk_bytes: u64,
-        locations: &[Location],
+        copies: &[Copies],
     ) -> Segment {
-        let chunks = locations
+        let chunks = copies
             .iter()
-            .map(|&location| Chunk {
-                location,
-                crc64: AtomicU64::new(0),
-                state: AtomicU8::new(EMPTY),
-            })
+            .map(|&copies| Chunk { copies, crc64: AtomicU64::new(0), state: AtomicU8::new(EMPTY) })
             .collect();
         let purpose = Purpose::Save { checkpoint };
         Segment { purpose, participant, length_bytes, chunk_bytes, chunks }
@@ -64,11 +60,11 @@ impl Segment {
         participant: u32,
         length_bytes: u64,
         chunk_bytes: u64,
-        chunks: impl Iterator<Item = (Location, u64)>,
+        chunks: impl Iterator<Item = (Copies, u64)>,
     ) -> Segment {
         let chunks = chunks
-            .map(|(location, crc64)| Chunk {
-                location,
+            .map(|(copies, crc64)| Chunk {
+                copies,
                 crc64: AtomicU64::new(crc64),
                 state: AtomicU8::new(WRITTEN),
             })
@@ -86,8 +82,8 @@ impl Segment {
         (self.length_bytes - start).min(self.chunk_bytes) as u32
     }
 
-    pub(crate) fn location(&self, chunk: u64) -> Location {
-        self.chunks[chunk as usize].location
+    pub(crate) fn copies(&self, chunk: u64) -> Copies {
+        self.chunks[chunk as usize].copies
     }
 
     pub(crate) fn crc64(&self, chunk: u64) -> u64 {
@@ -104,17 +100,27 @@ impl Segment {
         if chunks.iter().any(|chunk| chunk.state.load(Ordering::Relaxed) != EMPTY) {
             return false;
         }
-        chunks.iter().for_each(|chunk| chunk.state.store(WRITING, Ordering::Relaxed));
+        for chunk in chunks {
+            chunk.state.store(chunk.copies.count(), Ordering::Relaxed);
+        }
         true
     }
 
-    pub(crate) fn set_written(&self, chunk: u64) {
-        self.chunks[chunk as usize].state.store(WRITTEN, Ordering::Release);
+    /// One copy of a claimed chunk is written.
+    pub(crate) fn copy_written(&self, chunk: u64) {
+        let state = &self.chunks[chunk as usize].state;
+        let left = state.load(Ordering::Relaxed) - 1;
+        state.store(if left == 0 { WRITTEN } else { left }, Ordering::Release);
     }
 
-    /// Takes a claim back: the write failed, and may be tried again.
-    pub(crate) fn set_empty(&self, chunk: u64) {
-        self.chunks[chunk as usize].state.store(EMPTY, Ordering::Release);
+    /// Takes the claims back that did not come to an end: those chunks may be tried again. No write
+    /// of them is under way.
+    pub(crate) fn unclaim(&self, first: u64, count: u64) {
+        for chunk in &self.chunks[first as usize..(first + count) as usize] {
+            if chunk.state.load(Ordering::Relaxed) != WRITTEN {
+                chunk.state.store(EMPTY, Ordering::Release);
+            }
+        }
     }
 
     /// Chunks that are not written.

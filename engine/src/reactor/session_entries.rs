@@ -7,7 +7,7 @@ use crate::reactor::fabric::{KeeperRequest, Reply, Verdict};
 use crate::reactor::operation::{Kind, Operation, Transfer};
 use crate::reactor::port::{Finish, Port};
 use crate::reactor::segment::Purpose;
-use crate::reactor::{BATCH, Reactor};
+use crate::reactor::{BATCH, MAX_CHUNKS_PER_OPERATION, Reactor};
 use crate::ring::{self, CompleteEntry, Request, codes};
 use crate::units::{is_block_aligned, round_up};
 
@@ -213,6 +213,9 @@ fn check_transfer(port: &mut Port, request: &ring::Transfer, kind: Kind) -> Resu
     let first_chunk = request.segment_offset_bytes / segment.chunk_bytes;
     let chunk_count = request.len_bytes.div_ceil(segment.chunk_bytes);
     let chunk_count_u32 = u32::try_from(chunk_count).map_err(|_| codes::RANGE)?;
+    if chunk_count_u32 >= MAX_CHUNKS_PER_OPERATION {
+        return Err(codes::RANGE);
+    }
     if kind == Kind::Write && !segment.claim(first_chunk, chunk_count) {
         return Err(codes::EXISTS);
     }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crossbeam::sync::Parker;
 
 use crate::error::Error;
-use crate::format::Shard;
+use crate::format::{SegmentTable, Shard};
 use crate::idle::{Idle, Pause};
 use crate::memory::{Arena, HugePages, Region};
 use crate::name::CheckpointName;
@@ -33,6 +33,7 @@ use crate::session::buffer::Port;
 use crate::session::level::Level;
 use crate::session::outstanding::Outstanding;
 use crate::state::{BeginError, CheckpointSpec};
+use crate::units::Copies;
 
 pub use buffer::SessionBuffer;
 
@@ -243,14 +244,14 @@ impl Session {
         let participant = spec.participant;
         let segment = {
             let state = shared.state();
-            let locations = state.locations(checkpoint, participant).unwrap_or_default();
+            let copies = state.copies_of(checkpoint, participant).unwrap_or_default();
             let chunk_bytes = state.label().layout.chunk_bytes();
             Arc::new(Segment::for_save(
                 checkpoint,
                 participant,
                 spec.length_bytes,
                 chunk_bytes,
-                locations,
+                copies,
             ))
         };
         shared.remember_segment(checkpoint, &segment);
@@ -296,11 +297,29 @@ impl Session {
     ) -> Result<OpenedSegment, Error> {
         let committed = find(shared, name)?;
         let table = read_segment_table(shared, &committed, participant)?;
-        let (length_bytes, chunk_bytes) = (table.length_bytes, table.chunk_bytes);
-        let chunks = table.chunks.iter().map(|chunk| (chunk.location, chunk.crc64));
+        let label = shared.state().label().clone();
+        let handle = self.add_table(&table, |copies| label.to_read(copies))?;
+        let SegmentTable { length_bytes, chunk_bytes, shards, .. } = table;
+        Ok(OpenedSegment { handle, participant, length_bytes, chunk_bytes, shards })
+    }
+
+    /// A handle for reading the segment that a table describes, each chunk from where `which` says.
+    /// It ends with the session.
+    pub(crate) fn add_table(
+        &self,
+        table: &SegmentTable,
+        which: impl Fn(Copies) -> Copies,
+    ) -> Result<u64, Error> {
+        let chunks = table.chunks.iter().map(|chunk| (which(chunk.copies), chunk.crc64));
+        let SegmentTable { participant, length_bytes, chunk_bytes, .. } = *table;
         let segment = Segment::for_restore(participant, length_bytes, chunk_bytes, chunks);
-        let handle = self.add_segment(Arc::new(segment))?;
-        Ok(OpenedSegment { handle, participant, length_bytes, chunk_bytes, shards: table.shards })
+        self.add_segment(Arc::new(segment))
+    }
+
+    /// Takes back a handle of [`Session::add_table`], after the transfers under way for it.
+    pub(crate) fn remove_table(&self, handle: u64) -> Result<(), Error> {
+        let port = self.port.number;
+        self.port.ask(|answer| Control::RemoveSegment { port, handle, answer })
     }
 
     fn add_segment(&self, segment: Arc<Segment>) -> Result<u64, Error> {

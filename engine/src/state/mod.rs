@@ -16,9 +16,11 @@ use std::sync::Arc;
 use crate::error::{Damage, Error};
 use crate::extent::ExtentMap;
 use crate::format::{CatalogueEntry, Label, Layout, MetaExtent, Root};
+use crate::health::Spread;
 use crate::limits::CATALOGUE_SLOTS;
 use crate::name::CheckpointName;
-use crate::units::{Generation, Location};
+use crate::placement;
+use crate::units::{Copies, Generation, Location};
 pub use open_checkpoint::CheckpointSpec;
 use open_checkpoint::OpenCheckpoint;
 pub(crate) use open_checkpoint::{BeginError, Progress};
@@ -38,15 +40,22 @@ pub(crate) struct Holding {
     pub(crate) data: Vec<Vec<Run>>,
     /// Blocks of the metadata area.
     pub(crate) meta: Vec<Run>,
+    /// Which drives its chunks lie on.
+    pub(crate) spread: Spread,
 }
 
 impl Holding {
     pub(crate) fn new(drives: usize) -> Holding {
-        Holding { data: vec![Vec::new(); drives], meta: Vec::new() }
+        Holding { data: vec![Vec::new(); drives], meta: Vec::new(), spread: Spread::default() }
     }
 
-    /// Adds a data slot; consecutive slots of a drive become one run.
-    pub(crate) fn add_location(&mut self, location: Location) {
+    /// Adds every copy of a chunk; consecutive slots of a drive become one run.
+    pub(crate) fn add_chunk(&mut self, copies: Copies) {
+        self.spread.add(copies);
+        copies.iter().for_each(|location| self.add_location(location));
+    }
+
+    fn add_location(&mut self, location: Location) {
         let runs = &mut self.data[location.drive.as_usize()];
         match runs.last_mut() {
             Some(run) if run.start + run.count == location.slot => run.count += 1,
@@ -152,15 +161,30 @@ impl State {
         next
     }
 
-    /// Bytes that new checkpoints may take now, over all drives, in whole chunks.
-    pub(crate) fn free_bytes(&self) -> u64 {
-        let slots: u64 = self.data.iter().map(ExtentMap::free).sum();
-        slots * self.label.layout.chunk_bytes()
+    /// The label has changed: a drive came or went.
+    pub(crate) fn set_label(&mut self, label: Label) {
+        self.label = label;
     }
 
-    /// By drive: free data slots.
+    /// Copies that each chunk of a new checkpoint gets: as many as the pool was made for, unless too
+    /// few drives take part.
+    pub(crate) fn copies(&self) -> u8 {
+        let live = self.label.live().take(usize::from(self.label.copies)).count();
+        self.label.copies.min(live as u8)
+    }
+
+    /// Bytes that new checkpoints may take now, over all drives, in whole chunks.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        placement::capacity(self.copies(), &self.free_slots()) * self.label.layout.chunk_bytes()
+    }
+
+    /// By drive: free data slots. A drive that takes no part has none.
     pub(crate) fn free_slots(&self) -> Vec<u64> {
-        self.data.iter().map(ExtentMap::free).collect()
+        let mut free = vec![0; self.data.len()];
+        for drive in self.label.live() {
+            free[drive.as_usize()] = self.data[drive.as_usize()].free();
+        }
+        free
     }
 
     /// Free blocks of the metadata area.

@@ -14,14 +14,14 @@ use crate::format::{Manifest, SegmentTable, Shard, blocks_of, segment};
 use crate::limits::{MAX_PARTICIPANTS, MAX_SEGMENT_BYTES};
 use crate::name::{CheckpointName, check_base_name};
 use crate::placement;
-use crate::units::Location;
+use crate::units::Copies;
 
 /// One participant's part of an open checkpoint.
 #[derive(Debug)]
 pub(super) struct OpenSegment {
     pub(super) length_bytes: u64,
     pub(super) shards: Vec<Shard>,
-    pub(super) locations: Vec<Location>,
+    pub(super) copies: Vec<Copies>,
     /// Blocks reserved for its segment table.
     pub(super) table: Run,
     /// Every byte is written.
@@ -124,13 +124,13 @@ impl State {
             number
         });
         if let Some(open) = self.open.get_mut(&number) {
-            reserved.locations.iter().for_each(|location| open.holding.add_location(*location));
+            reserved.copies.iter().for_each(|copies| open.holding.add_chunk(*copies));
             open.holding.meta.extend(reserved.manifest);
             open.holding.meta.push(reserved.table);
             open.segments[spec.participant as usize] = Some(OpenSegment {
                 length_bytes: spec.length_bytes,
                 shards: spec.shards.clone(),
-                locations: reserved.locations,
+                copies: reserved.copies,
                 table: reserved.table,
                 whole: false,
                 ended: false,
@@ -164,11 +164,14 @@ impl State {
         let drives = self.label.drives.len();
         let chunk_bytes = self.label.layout.chunk_bytes();
         let chunks = spec.length_bytes.div_ceil(chunk_bytes);
-        let table_bytes = SegmentTable::encoded_bytes(spec.length_bytes, chunk_bytes, &spec.shards);
+        let copies = self.copies();
+        let table_bytes =
+            SegmentTable::encoded_bytes(spec.length_bytes, chunk_bytes, copies, &spec.shards);
         let table_blocks = blocks_of(table_bytes);
         let manifest_bytes = Manifest::encoded_bytes(&spec.name.name, spec.participants);
         let manifest_blocks = blocks_of(manifest_bytes);
-        let share = placement::shares(chunks, &self.free_slots(), spec.participant as usize)?;
+        let start = spec.participant as usize;
+        let share = placement::shares(chunks, copies, &self.free_slots(), start)?;
         let table = Run { start: self.meta.allocate_run(table_blocks)?, count: table_blocks };
         let manifest = match first.then(|| self.meta.allocate_run(manifest_blocks)) {
             None => None,
@@ -186,14 +189,13 @@ impl State {
                 return None;
             }
         }
-        let locations = placement::interleave(&slots, spec.participant as usize);
-        Some(Reserved { locations, table, manifest })
+        Some(Reserved { copies: placement::place(&slots, copies, start), table, manifest })
     }
 
     /// Where the chunks of a participant's segment lie.
-    pub(crate) fn locations(&self, open: u64, participant: u32) -> Option<&[Location]> {
+    pub(crate) fn copies_of(&self, open: u64, participant: u32) -> Option<&[Copies]> {
         let segment = self.open.get(&open)?.segments.get(participant as usize)?.as_ref()?;
-        Some(&segment.locations)
+        Some(&segment.copies)
     }
 
     /// A participant says that its segment is whole, and that it writes no more.
@@ -243,7 +245,7 @@ impl State {
 }
 
 struct Reserved {
-    locations: Vec<Location>,
+    copies: Vec<Copies>,
     table: Run,
     manifest: Option<Run>,
 }

@@ -74,7 +74,7 @@ impl State {
         for (participant, segment) in open.segments.iter().enumerate() {
             let Some(segment) = segment else { continue };
             let sums = crc64(number, participant as u32);
-            let records = segment.locations.iter().zip(sums);
+            let records = segment.copies.iter().zip(sums);
             let table = SegmentTable {
                 pool: self.label.pool,
                 checkpoint: open.id,
@@ -83,7 +83,7 @@ impl State {
                 chunk_bytes: layout.chunk_bytes(),
                 shards: segment.shards.clone(),
                 chunks: records
-                    .map(|(location, crc64)| ChunkRecord { crc64, location: *location })
+                    .map(|(copies, crc64)| ChunkRecord { crc64, copies: *copies })
                     .collect(),
             };
             let offset_bytes = layout.meta_block_offset(segment.table.start);
@@ -141,9 +141,8 @@ impl State {
             catalogue: encoded.extent,
             committed_unix_ns: now_unix_ns,
         };
-        let drives = self.label.drives.clone();
-        let layout = self.label.layout.clone();
-        Planned { plan: CommitPlan { root, metadata, drives, layout }, current, consumed }
+        let label = self.label.clone();
+        Planned { plan: CommitPlan { root, metadata, label }, current, consumed }
     }
 
     /// The planned generation is durable on every drive: it is the pool's state now.

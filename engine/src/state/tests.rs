@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::*;
-use crate::format::{DriveEntry, Features, Shard};
+use crate::format::{DriveEntry, DriveState, Features, Shard};
 use crate::limits::CATALOGUE_SLOTS;
 use crate::units::DriveIndex;
 
@@ -16,12 +16,14 @@ fn label(drives: usize) -> Label {
         uuid: Uuid::from_u128(number as u128 + 1),
         serial: format!("S{number}"),
         capacity_bytes,
+        state: DriveState::Member,
     };
     Label {
         pool: Uuid::from_u128(9),
         epoch: 1,
         created_unix_ns: 0,
         features: Features::default(),
+        copies: 1,
         index: DriveIndex(0),
         drives: (0..drives).map(entry).collect(),
         layout: Layout::plan(&vec![capacity_bytes; drives], CHUNK).unwrap(),
@@ -65,9 +67,9 @@ fn no_sums(_: u64, _: u32) -> Vec<u64> {
 }
 
 /// Saves a checkpoint of one segment and says where its chunks lie.
-fn save(state: &mut State, step: u64, length_bytes: u64) -> Vec<Location> {
+fn save(state: &mut State, step: u64, length_bytes: u64) -> Vec<Copies> {
     let number = begin(state, &spec(step, 1, 0, length_bytes));
-    let locations = state.locations(number, 0).unwrap().to_vec();
+    let locations = state.copies_of(number, 0).unwrap().to_vec();
     assert_eq!(state.set_whole(number, 0), Progress::Ready);
     let planned = state.plan_commit(&[number], &no_sums, 0).unwrap();
     state.committed(planned);
@@ -90,7 +92,7 @@ fn what_a_generation_removes_is_free_one_generation_later() {
     // All that is free now goes to the next one; none of it was the removed one's.
     let all: u64 = state.free_slots().iter().sum();
     let rest = begin(&mut state, &spec(2, 1, 0, all * CHUNK));
-    let taken = state.locations(rest, 0).unwrap();
+    let taken = state.copies_of(rest, 0).unwrap();
     assert!(taken.iter().all(|location| !gone.contains(location)));
     state.doom(rest);
     state.end_segment(rest, 0);

@@ -14,7 +14,7 @@ use stanchion_engine::address::DriveAddress;
 use stanchion_engine::device::Device;
 use stanchion_engine::device::sim::{SimConfig, SimDrive};
 use stanchion_engine::memory::HugePages;
-use stanchion_engine::ring::{CompleteEntry, SubmitEntry, Transfer};
+use stanchion_engine::ring::{CompleteEntry, SubmitEntry, Transfer, codes};
 use stanchion_engine::{
     CheckpointName, CheckpointSpec, Error, FormatOptions, Pool, PoolMode, PoolOptions,
     SessionOptions, format_pool, format_pool_on,
@@ -87,10 +87,8 @@ impl BackEnd {
     /// Makes a pool of them.
     pub fn format(&self) {
         let options = FormatOptions {
-            drives: self.addresses(),
-            chunk_bytes: None,
             create_bytes: Some(DRIVE_BYTES),
-            force: false,
+            ..FormatOptions::new(self.addresses())
         };
         match self {
             BackEnd::Sim(_) => format_pool_on(self.devices(), &options).unwrap(),
@@ -176,12 +174,23 @@ pub fn save(pool: &Pool, name: &CheckpointName, pattern: &Pattern) -> Result<u64
         let entry = write(handle, buffer.key(), bytes.len() as u64, at, at);
         assert_eq!(session.submit(&[entry]), 1);
         assert_eq!(session.wait(&mut out, 1, Duration::from_secs(30)), 1);
+        check(&out[0])?;
         assert_eq!((out[0].user_data, out[0].result), (at, bytes.len() as i64));
     }
     assert_eq!(session.submit(&[SubmitEntry::commit(handle, 99)]), 1);
     assert_eq!(session.wait(&mut out, 1, Duration::from_secs(30)), 1);
+    check(&out[0])?;
     assert_eq!((out[0].user_data, out[0].result), (99, 0));
     Ok(out[0].aux)
+}
+
+/// The error of an entry that failed.
+fn check(done: &CompleteEntry) -> Result<(), Error> {
+    if done.result >= 0 {
+        return Ok(());
+    }
+    let source = std::io::Error::other(codes::describe(done.result));
+    Err(Error::Os { what: "a save".into(), source })
 }
 
 /// Restores a checkpoint and compares it; the error is the first completion's code.

@@ -1,0 +1,65 @@
+//! The place of a drive that a pool knows and that is not at hand: every command fails at once.
+//!
+//! It keeps the numbers of the other drives what the pool's drive table says. Nothing is ever
+//! written in its place: a commit does not name drives that take no part.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use crate::device::{Command, Completion, Device, DriveFacts, SubmitError};
+use crate::error::{Error, IoError};
+use crate::format::DriveEntry;
+use crate::limits::DEFAULT_CHUNK_BYTES;
+use crate::memory::Region;
+
+/// [`DriveFacts::back_end`] of a drive that is not at hand.
+pub const NONE: &str = "none";
+
+/// A drive that is not at hand.
+pub(crate) struct MissingDrive {
+    facts: DriveFacts,
+}
+
+impl MissingDrive {
+    /// The drive that the pool's drive table describes.
+    pub(crate) fn new(entry: &DriveEntry) -> MissingDrive {
+        MissingDrive {
+            facts: DriveFacts {
+                address: "missing".into(),
+                serial: entry.serial.clone(),
+                model: String::new(),
+                back_end: NONE,
+                capacity_bytes: entry.capacity_bytes,
+                max_transfer_bytes: DEFAULT_CHUNK_BYTES,
+                queue_depth: 1,
+                volatile_cache: None,
+                interrupt_driven: true,
+            },
+        }
+    }
+}
+
+impl Device for MissingDrive {
+    fn facts(&self) -> &DriveFacts {
+        &self.facts
+    }
+
+    fn register(&mut self, _: &Arc<Region>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn unregister(&mut self, _: &Arc<Region>) {}
+
+    unsafe fn submit(&mut self, _: Command) -> Result<(), SubmitError> {
+        Err(SubmitError::Failed(IoError::Removed))
+    }
+
+    fn poll(&mut self, _: &mut [Completion]) -> usize {
+        0
+    }
+
+    fn in_flight(&self) -> u32 {
+        0
+    }
+}

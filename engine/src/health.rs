@@ -1,0 +1,105 @@
+//! How much of a checkpoint the drives at hand hold. Pure.
+
+use std::collections::BTreeMap;
+
+use crate::format::{DriveState, Label};
+use crate::units::{Copies, DriveIndex};
+
+/// Whether a checkpoint's data can be had from the drives that take part.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Health {
+    /// Every chunk is there, in as many copies as the pool was made for.
+    Whole,
+    /// Every chunk is there, but some in one copy only.
+    OneCopy,
+    /// Some chunks are on drives that are missing only.
+    Lost {
+        /// How many.
+        chunks: u64,
+        /// Serials of the drives that have them.
+        drives: Vec<String>,
+    },
+}
+
+/// How many chunks of a checkpoint lie on which drives.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Spread(BTreeMap<(DriveIndex, Option<DriveIndex>), u64>);
+
+impl Spread {
+    pub(crate) fn add(&mut self, copies: Copies) {
+        let drives = (copies.first.drive, copies.second.map(|second| second.drive));
+        *self.0.entry(drives).or_default() += 1;
+    }
+
+    /// What the drives that the label calls members hold of it.
+    pub(crate) fn health(&self, label: &Label) -> Health {
+        let entry = |drive: DriveIndex| &label.drives[drive.as_usize()];
+        let holds = |drive: &DriveIndex| entry(*drive).state == DriveState::Member;
+        let (mut lost, mut drives) = (0, Vec::new());
+        let mut any_thin = false;
+        for ((first, second), chunks) in &self.0 {
+            let places: Vec<DriveIndex> = std::iter::once(*first).chain(*second).collect();
+            match places.iter().filter(|drive| holds(drive)).count() {
+                0 => {
+                    lost += chunks;
+                    drives.extend(places.into_iter().map(|drive| entry(drive).serial.clone()));
+                }
+                sound => any_thin |= sound < usize::from(label.copies),
+            }
+        }
+        if lost > 0 {
+            drives.sort();
+            drives.dedup();
+            return Health::Lost { chunks: lost, drives };
+        }
+        if any_thin { Health::OneCopy } else { Health::Whole }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::format::{DriveEntry, Features, Layout};
+    use crate::units::Location;
+
+    const MIB: u64 = 1 << 20;
+
+    fn label(states: &[DriveState]) -> Label {
+        let drive = |(n, state): (usize, &DriveState)| DriveEntry {
+            uuid: Uuid::from_u128(n as u128 + 1),
+            serial: format!("S{n}"),
+            capacity_bytes: 64 * MIB,
+            state: *state,
+        };
+        Label {
+            pool: Uuid::from_u128(99),
+            epoch: 1,
+            created_unix_ns: 0,
+            features: Features::default(),
+            copies: 2,
+            index: DriveIndex(0),
+            drives: states.iter().enumerate().map(drive).collect(),
+            layout: Layout::plan(&[64 * MIB; 3], MIB).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_there_while_one_of_its_drives_is() {
+        use DriveState::{Absent, Member, Rebuilding};
+        let at = |drive| Location { drive: DriveIndex(drive), slot: 0 };
+        let mut spread = Spread::default();
+        assert_eq!(spread.health(&label(&[Absent, Member, Member])), Health::Whole);
+        spread.add(Copies { first: at(0), second: Some(at(1)) });
+        spread.add(Copies { first: at(1), second: Some(at(2)) });
+        let health = |states| spread.health(&label(states));
+        assert_eq!(health(&[Member, Member, Member]), Health::Whole);
+        assert_eq!(health(&[Absent, Member, Member]), Health::OneCopy);
+        assert_eq!(health(&[Rebuilding, Member, Member]), Health::OneCopy);
+        let drives = vec!["S0".to_owned(), "S1".to_owned()];
+        assert_eq!(health(&[Absent, Absent, Member]), Health::Lost { chunks: 1, drives });
+        spread.add(Copies::one(at(2)));
+        assert_eq!(spread.health(&label(&[Member, Member, Member])), Health::OneCopy);
+    }
+}

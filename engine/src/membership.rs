@@ -1,0 +1,253 @@
+//! Membership: which of the drives at hand is which of the pool's drives, and which take part. Pure.
+//!
+//! - The label with the highest epoch is the truth. A drive with an older label either missed the
+//!   last change of the membership and is a member all the same, or is one that the change shut out.
+//! - A pool is written without a drive only after the labels of all others say that this drive is
+//!   absent. So a drive that the newest label calls a member has every acknowledged commit, and one
+//!   that it calls absent is stale for good, until it is taken in again like a new one.
+//! - Two labels of one epoch that differ mean two histories: nothing may choose between them.
+
+use uuid::Uuid;
+
+use crate::error::{Damage, Error};
+use crate::facts::DriveFacts;
+use crate::format::{DriveEntry, DriveState, Label};
+use crate::units::DriveIndex;
+
+/// The drives at hand, held against the pool's drive table.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    /// The newest label. Its `index` is that of some drive and means nothing.
+    pub(crate) label: Label,
+    /// By place in the drive table: which of the drives at hand that is. None for a drive that is
+    /// absent or missing.
+    pub(crate) order: Vec<Option<usize>>,
+    /// Drives that should take part and are not at hand.
+    pub(crate) missing: Vec<DriveIndex>,
+}
+
+impl Membership {
+    /// Holds the labels of the drives at hand, which are in the order of `facts`, against each other.
+    pub(crate) fn new(labels: &[&Label], facts: &[DriveFacts]) -> Result<Membership, Error> {
+        let Some(first) = labels.first() else {
+            return Err(Error::Usage("no drive was named".into()));
+        };
+        // The first drive's pool is what the others must belong to.
+        let pool: Uuid = first.pool;
+        for (label, facts) in labels.iter().zip(facts) {
+            if label.pool != pool {
+                let (address, serial) = (facts.address.clone(), label.drive().serial.clone());
+                let (found, expected) = (label.pool, pool);
+                return Err(Error::ForeignDrive { address, serial, found, expected });
+            }
+        }
+        let newest = labels.iter().max_by_key(|label| label.epoch).copied().unwrap_or(first);
+        let mut order = vec![None; newest.drives.len()];
+        for (given, (label, facts)) in labels.iter().zip(facts).enumerate() {
+            let (address, serial) = (facts.address.clone(), label.drive().serial.clone());
+            if !is_one_history(label, newest) {
+                return Err(two_histories(&serial).into());
+            }
+            let takes_part = newest.drives.get(label.index.as_usize()).is_some_and(|entry| {
+                entry.uuid == label.drive().uuid && entry.state != DriveState::Absent
+            });
+            if !takes_part {
+                return Err(stale(address, label, newest));
+            }
+            let place = &mut order[label.index.as_usize()];
+            if place.is_some() {
+                return Err(Error::DuplicateDrive { address, serial });
+            }
+            *place = Some(given);
+        }
+        let missing = newest.live().filter(|drive| order[drive.as_usize()].is_none()).collect();
+        Ok(Membership { label: newest.clone(), order, missing })
+    }
+
+    /// The error of a drive that is missing, unless none is.
+    pub(crate) fn require_all(&self) -> Result<(), Error> {
+        if self.missing.is_empty() {
+            return Ok(());
+        }
+        let (pool, total) = (self.label.pool, self.order.len());
+        Err(Error::MissingDrives { pool, missing: self.missing_serials(), total })
+    }
+
+    /// The serials of the drives that are missing.
+    pub(crate) fn missing_serials(&self) -> Vec<String> {
+        let serial = |drive: &DriveIndex| self.label.drives[drive.as_usize()].serial.clone();
+        self.missing.iter().map(serial).collect()
+    }
+
+    /// The label of the pool without the drives that are missing.
+    ///
+    /// # Errors
+    /// When no member would be left.
+    pub(crate) fn without_missing(&self) -> Result<Label, Error> {
+        let mut label = self.label.clone();
+        for drive in &self.missing {
+            label.drives[drive.as_usize()].state = DriveState::Absent;
+        }
+        if label.members().next().is_none() {
+            let (pool, total) = (label.pool, self.order.len());
+            return Err(Error::MissingDrives { pool, missing: self.missing_serials(), total });
+        }
+        Ok(label)
+    }
+}
+
+/// Whether an older label may have become the newest one, or is the same.
+fn is_one_history(label: &Label, newest: &Label) -> bool {
+    let same_pool = label.layout == newest.layout
+        && label.copies == newest.copies
+        && label.drives.len() == newest.drives.len();
+    same_pool && (label.epoch < newest.epoch || label.drives == newest.drives)
+}
+
+fn two_histories(serial: &str) -> Damage {
+    Damage {
+        what: "label",
+        serial: serial.to_owned(),
+        offset_bytes: None,
+        checkpoint: None,
+        shard: None,
+        generation: None,
+        detail: "its drive table differs from that of the pool's other drives: they have two \
+                 different histories"
+            .into(),
+    }
+}
+
+/// The error for a drive that the pool was written without.
+fn stale(address: String, label: &Label, newest: &Label) -> Error {
+    let DriveEntry { serial, uuid, .. } = label.drive().clone();
+    let replaced = newest.drives.get(label.index.as_usize()).is_none_or(|entry| entry.uuid != uuid);
+    Error::StaleDrive { address, serial, replaced }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{Features, Layout};
+
+    const MIB: u64 = 1 << 20;
+
+    fn label(index: u16) -> Label {
+        let drive = |n: u128| DriveEntry {
+            uuid: Uuid::from_u128(n),
+            serial: format!("S{n}"),
+            capacity_bytes: 64 * MIB,
+            state: DriveState::Member,
+        };
+        Label {
+            pool: Uuid::from_u128(99),
+            epoch: 1,
+            created_unix_ns: 0,
+            features: Features::default(),
+            copies: 2,
+            index: DriveIndex(index),
+            drives: vec![drive(1), drive(2), drive(3)],
+            layout: Layout::plan(&[64 * MIB; 3], MIB).unwrap(),
+        }
+    }
+
+    /// The label after the pool was written without drive `gone`.
+    fn without(gone: usize, index: u16) -> Label {
+        let mut label = label(index);
+        label.epoch = 2;
+        label.drives[gone].state = DriveState::Absent;
+        label
+    }
+
+    fn facts(count: usize) -> Vec<DriveFacts> {
+        let facts = |n| DriveFacts {
+            address: format!("drive{n}"),
+            serial: String::new(),
+            model: String::new(),
+            back_end: "test",
+            capacity_bytes: 64 * MIB,
+            max_transfer_bytes: MIB,
+            queue_depth: 1,
+            volatile_cache: None,
+            interrupt_driven: false,
+        };
+        (0..count).map(facts).collect()
+    }
+
+    fn membership(labels: &[Label]) -> Result<Membership, Error> {
+        let labels: Vec<&Label> = labels.iter().collect();
+        Membership::new(&labels, &facts(labels.len()))
+    }
+
+    #[test]
+    fn drives_are_put_in_order() {
+        let found = membership(&[label(2), label(0), label(1)]).unwrap();
+        assert_eq!(found.order, [Some(1), Some(2), Some(0)]);
+        assert!(found.require_all().is_ok());
+        assert!(matches!(membership(&[]), Err(Error::Usage(_))));
+        assert!(matches!(
+            membership(&[label(0), label(0), label(1)]),
+            Err(Error::DuplicateDrive { address, .. }) if address == "drive1"
+        ));
+        let foreign = Label { pool: Uuid::from_u128(5), ..label(1) };
+        assert!(matches!(membership(&[label(0), foreign]), Err(Error::ForeignDrive { .. })));
+    }
+
+    #[test]
+    fn missing_drives_are_named_and_can_be_left_out() {
+        let found = membership(&[label(2), label(0)]).unwrap();
+        assert_eq!(found.order, [Some(1), None, Some(0)]);
+        assert!(matches!(
+            found.require_all(),
+            Err(Error::MissingDrives { missing, total: 3, .. }) if missing == ["S2"]
+        ));
+        let label = found.without_missing().unwrap();
+        assert_eq!(label.live().collect::<Vec<_>>(), [DriveIndex(0), DriveIndex(2)]);
+    }
+
+    #[test]
+    fn an_absent_drive_is_not_missing_and_not_welcome() {
+        let found = membership(&[without(1, 0), without(1, 2)]).unwrap();
+        assert_eq!(found.order, [Some(0), None, Some(1)]);
+        assert!(found.missing.is_empty());
+        let back = membership(&[label(1), without(1, 0), without(1, 2)]);
+        assert!(matches!(
+            back,
+            Err(Error::StaleDrive { serial, replaced: false, .. }) if serial == "S2"
+        ));
+    }
+
+    #[test]
+    fn a_replaced_drive_is_not_welcome() {
+        let mut new = label(0);
+        new.epoch = 3;
+        new.drives[1].uuid = Uuid::from_u128(77);
+        let back = membership(&[new, label(1)]);
+        assert!(matches!(back, Err(Error::StaleDrive { replaced: true, .. })));
+    }
+
+    #[test]
+    fn a_member_that_missed_the_change_is_still_one() {
+        let found = membership(&[label(0), without(1, 2)]).unwrap();
+        assert_eq!(found.label.epoch, 2);
+        assert_eq!(found.order, [Some(0), None, Some(1)]);
+        assert!(found.missing.is_empty());
+    }
+
+    #[test]
+    fn nothing_chooses_between_two_histories() {
+        let one = membership(&[without(0, 1), without(1, 0)]);
+        assert!(matches!(one, Err(Error::Damaged(damage)) if damage.detail.contains("histories")));
+        let mut other = label(1);
+        other.copies = 1;
+        assert!(matches!(membership(&[label(0), other]), Err(Error::Damaged(_))));
+    }
+
+    #[test]
+    fn a_rebuilding_drive_alone_is_no_pool() {
+        let mut rebuilding = label(1);
+        rebuilding.drives[1].state = DriveState::Rebuilding;
+        let found = membership(&[rebuilding]).unwrap();
+        assert!(matches!(found.without_missing(), Err(Error::MissingDrives { .. })));
+    }
+}

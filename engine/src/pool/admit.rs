@@ -1,0 +1,170 @@
+//! Taking a drive into a pool in the place of one that it lost.
+//!
+//! The drive gets the place, the number and the slots of the lost one, so that no checkpoint's
+//! metadata changes. It is rebuilding from then on: it takes every write, and a verification that
+//! repairs fills in what was written before. A crash at any moment leaves a pool that opens without
+//! the drive, or with it as rebuilding.
+
+use crate::address::DriveAddress;
+use crate::device::kernel::OpenMode;
+use crate::device::safety::{self, Findings};
+use crate::device::{self, Device, DriveFacts};
+use crate::direct::DirectDrives;
+use crate::drives::Drives as _;
+use crate::error::Error;
+use crate::format::{DriveState, Label};
+use crate::lock::{PoolLock, Sharing};
+use crate::membership::Membership;
+use crate::memory::HugePages;
+use crate::pool::format::{Content, Survey, erase, label_serial, read_content};
+use crate::pool::open::{
+    Identified, identify, in_order, metadata_pages, open_usable, write_labels,
+};
+use crate::pool::{PoolMode, PoolOptions, new_id};
+use crate::recover;
+use crate::units::DriveIndex;
+
+/// A drive that was taken in.
+#[derive(Clone, Debug)]
+pub struct Admission {
+    /// Its serial.
+    pub serial: String,
+    /// The serial of the drive whose place it has.
+    pub replaced_serial: String,
+    /// It is that very drive: what it held counts once it has been verified.
+    pub returning: bool,
+}
+
+/// Takes `replacement` into the pool that consists of the other drives. The pool must not be open.
+/// When this returns the pool can be opened with the drive; [`crate::Pool::verify`] with `repair`
+/// then fills it.
+///
+/// # Errors
+/// [`Error::Usage`] when the pool lacks no drive, or the drive is too small; [`Error::Refused`] when
+/// the drive may hold data that `force` would have to destroy; whatever opening the pool fails with.
+pub fn admit(
+    options: &PoolOptions,
+    replacement: &DriveAddress,
+    force: bool,
+) -> Result<Admission, Error> {
+    let mut options = options.clone();
+    options.drives.retain(|address| address != replacement);
+    options.mode = PoolMode::ReadWrite;
+    options.degraded = true;
+    let mut in_use = Findings::default();
+    if let DriveAddress::Path(path) = replacement {
+        in_use = safety::inspect(path)?;
+    }
+    let devices = open_usable(&options, &mut Vec::new())?;
+    let newcomer = device::open(replacement, OpenMode::ReadWrite, options.queue_depth)?;
+    admit_checked(devices, newcomer, in_use, force)
+}
+
+/// The same with devices that are open already, under the same rules apart from what only the kernel
+/// knows of them.
+///
+/// # Errors
+/// As [`admit`].
+pub fn admit_on(
+    devices: Vec<Box<dyn Device>>,
+    newcomer: Box<dyn Device>,
+    force: bool,
+) -> Result<Admission, Error> {
+    admit_checked(devices, newcomer, Findings::default(), force)
+}
+
+fn admit_checked(
+    devices: Vec<Box<dyn Device>>,
+    newcomer: Box<dyn Device>,
+    in_use: Findings,
+    force: bool,
+) -> Result<Admission, Error> {
+    let mut alone = vec![newcomer];
+    let pages = [metadata_pages(&devices), metadata_pages(&alone)];
+    let pages = if pages.contains(&HugePages::Required) { HugePages::Required } else { pages[0] };
+    let mut given = DirectDrives::new(devices, pages)?;
+    let Identified { membership, .. } = identify(&mut given, true, &mut Vec::new())?;
+    let _lock = PoolLock::take(membership.label.pool, Sharing::Exclusive)?;
+
+    let mut alone = DirectDrives::new(std::mem::take(&mut alone), pages)?;
+    let facts = alone.facts()[0].clone();
+    let content = read_content(&mut alone, 0)?;
+    let own_label = match content {
+        Content::Pool { pool, .. } if pool == membership.label.pool => {
+            Some(recover::read_labels(&mut alone, 0)?.label)
+        }
+        _ => None,
+    };
+    let vacancy = Vacancy::find(&membership, own_label.as_ref(), &facts)?;
+    if !vacancy.returning {
+        Survey { facts: facts.clone(), content, in_use }.check(force)?;
+    }
+
+    let mut devices = in_order(given.into_devices(), &membership);
+    let replaced_serial = membership.label.drives[vacancy.place.as_usize()].serial.clone();
+    devices[vacancy.place.as_usize()] = alone.into_devices().remove(0);
+    let mut drives = DirectDrives::new(devices, pages)?;
+    let mut label = membership.without_missing()?;
+    label.epoch += 1;
+    let entry = &mut label.drives[vacancy.place.as_usize()];
+    entry.state = DriveState::Rebuilding;
+    if !vacancy.returning {
+        entry.uuid = new_id();
+        entry.serial = label_serial(&facts);
+    }
+    // Roots of another time must not be met on a drive that takes part.
+    erase(&mut drives, &label, &[vacancy.place])?;
+    write_labels(&mut drives, &label)?;
+    let serial = label.drives[vacancy.place.as_usize()].serial.clone();
+    Ok(Admission { serial, replaced_serial, returning: vacancy.returning })
+}
+
+/// The place that a drive gets.
+struct Vacancy {
+    place: DriveIndex,
+    returning: bool,
+}
+
+impl Vacancy {
+    fn find(
+        membership: &Membership,
+        own_label: Option<&Label>,
+        facts: &DriveFacts,
+    ) -> Result<Vacancy, Error> {
+        let label = &membership.label;
+        let numbered = || (0..).map(DriveIndex).zip(&label.drives);
+        let is_vacant = |place: DriveIndex| membership.order[place.as_usize()].is_none();
+        if let Some(own) = own_label {
+            let known = numbered().find(|(_, entry)| entry.uuid == own.drive().uuid);
+            match known {
+                Some((place, _)) if is_vacant(place) => {
+                    return Ok(Vacancy { place, returning: true });
+                }
+                Some((_, entry)) => {
+                    let (address, serial) = (facts.address.clone(), entry.serial.clone());
+                    return Err(Error::DuplicateDrive { address, serial });
+                }
+                None => {}
+            }
+        }
+        let mut vacant = numbered().filter(|(place, _)| is_vacant(*place)).peekable();
+        if vacant.peek().is_none() {
+            return Err(Error::Usage(format!(
+                "pool {}: no drive is missing, so there is no place for another",
+                label.pool
+            )));
+        }
+        let needed_bytes = vacant.clone().map(|(_, entry)| entry.capacity_bytes).min();
+        let fits = vacant.find(|(_, entry)| entry.capacity_bytes <= facts.capacity_bytes);
+        match fits {
+            Some((place, _)) => Ok(Vacancy { place, returning: false }),
+            None => Err(Error::Usage(format!(
+                "drive {} ({}) has {} bytes; the drive that it replaces had {}",
+                facts.address,
+                facts.serial,
+                facts.capacity_bytes,
+                needed_bytes.unwrap_or(0)
+            ))),
+        }
+    }
+}

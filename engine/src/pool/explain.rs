@@ -1,0 +1,86 @@
+//! From a completion's code to an error that a person can act on.
+
+use crate::error::{Damage, Error, IoError};
+use crate::format::SegmentTable;
+use crate::name::CheckpointName;
+use crate::pool::{Pool, find, read_segment_table};
+use crate::ring::{CompleteEntry, codes};
+
+impl Pool {
+    /// The error behind a failed read or write of a segment: what is hurt, on which drive.
+    pub fn explain(
+        &self,
+        name: &CheckpointName,
+        participant: u32,
+        completion: &CompleteEntry,
+    ) -> Error {
+        let committed = match find(&self.shared, name) {
+            Ok(committed) => committed,
+            Err(error) => return error,
+        };
+        match read_segment_table(&self.shared, &committed, participant) {
+            Ok(table) => explain(self, name, &table, 0, completion),
+            Err(error) => error,
+        }
+    }
+}
+
+/// Turns a failed completion into an error that names the drive, the shard and the place. `copy` says
+/// which copy of the chunk it was about.
+pub(super) fn explain(
+    pool: &Pool,
+    name: &CheckpointName,
+    table: &SegmentTable,
+    copy: usize,
+    completion: &CompleteEntry,
+) -> Error {
+    let chunk = completion.aux / table.chunk_bytes;
+    let Some(record) = table.chunks.get(chunk as usize) else {
+        let what = codes::describe(completion.result);
+        return Error::Usage(format!("{name}: participant {}: {what}", table.participant));
+    };
+    let state = pool.shared.state();
+    let label = state.label();
+    let location = record.copies.iter().nth(copy).unwrap_or(record.copies.first);
+    let drive = location.drive.as_usize();
+    let serial = label.drives[drive].serial.clone();
+    let offset_bytes = label.layout.slot_offset(location.slot);
+    let start = chunk * table.chunk_bytes;
+    let end = (start + table.chunk_bytes).min(table.length_bytes);
+    let unreadable = completion.detail >> 8 == 2;
+    if completion.result == codes::CHECKSUM || completion.result == codes::SHORT || unreadable {
+        let shards: Vec<&str> = table
+            .shards
+            .iter()
+            .filter(|s| s.offset_bytes < end && s.offset_bytes + s.length_bytes > start)
+            .map(|shard| shard.name.as_str())
+            .take(4)
+            .collect();
+        let shard = if shards.is_empty() { None } else { Some(shards.join(", ")) };
+        let participant = table.participant;
+        return Damage {
+            what: "data",
+            serial,
+            offset_bytes: Some(offset_bytes),
+            checkpoint: Some(name.to_string()),
+            shard,
+            generation: None,
+            detail: format!(
+                "bytes {start} to {end} of participant {participant}'s segment: {}",
+                codes::describe_with_status(completion.result, completion.detail)
+            ),
+        }
+        .into();
+    }
+    let source = match completion.result {
+        codes::REMOVED => IoError::Removed,
+        codes::IO if completion.detail != 0 => IoError::Nvme {
+            sct: (completion.detail >> 8) as u8,
+            sc: completion.detail as u8,
+            dnr: false,
+        },
+        code => IoError::Os(i32::try_from(-code).unwrap_or(libc::EIO)),
+    };
+    let address = pool.shared.facts[drive].address.clone();
+    Error::Io { serial, address, what: "read", offset_bytes, source }
+}
