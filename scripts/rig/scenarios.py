@@ -8,7 +8,7 @@ import threading
 import time
 
 from drive import READ, WRITE
-from machine import Machine
+from machine import GuestGone, Machine
 
 MIB = 1 << 20
 LOOP_MAX_BYTES, LOOP_KEEPS = 5 * MIB, 8
@@ -59,7 +59,12 @@ class Rig:
         self.addresses = [f"pcie:0000:{number + 1:02x}:00.0" for number in range(len(drives))]
 
     def boot(self):
-        self.machine = Machine(self.place, self.drives, self.options, self.log)
+        try:
+            self.machine = Machine(self.place, self.drives, self.options, self.log)
+        except (GuestGone, TimeoutError):
+            # Nothing of ours runs before the guest is ready: a kernel that did not start says nothing of the engine.
+            self.log.write("the machine did not start; once more\n")
+            self.machine = Machine(self.place, self.drives, self.options, self.log)
 
     def end(self):
         if self.machine:
