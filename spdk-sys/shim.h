@@ -138,6 +138,12 @@ struct stn_spdk_controller_facts {
 
 void stn_spdk_controller_facts(struct stn_spdk_controller *controller, struct stn_spdk_controller_facts *facts);
 
+/*
+ * The SMART / health log page (02h) of the controller, `length` bytes of it, 512 at most. Blocks until the controller has
+ * answered. -ETIMEDOUT after 5 seconds; -EIO when it answers with an error; -EINVAL for a length that is no multiple of 4.
+ */
+int stn_spdk_controller_health(struct stn_spdk_controller *controller, void *log, size_t length);
+
 /* First active namespace ID (previous == 0) or the next one after `previous`; 0 when there is none. */
 uint32_t stn_spdk_controller_next_namespace(struct stn_spdk_controller *controller, uint32_t previous);
 
@@ -152,6 +158,15 @@ int stn_spdk_controller_process_admin(struct stn_spdk_controller *controller);
 
 /* True once SPDK has given the controller up: only detach, or a reset, is left. */
 bool stn_spdk_controller_is_failed(struct stn_spdk_controller *controller);
+
+/*
+ * True once the kernel wants a PCIe drive back: it is being unplugged, or unbound from vfio-pci. It may still work, but waits
+ * for nobody: give up its queue pairs and detach it, or the unplugging never ends.
+ */
+bool stn_spdk_controller_is_removed(struct stn_spdk_controller *controller);
+
+/* True when a PCIe drive answers no more: its registers read as all ones. It was pulled out, or its link is down. */
+bool stn_spdk_controller_is_absent(struct stn_spdk_controller *controller);
 
 /*
  * Gives the controller up, as if its connection were lost: what follows (freeing queue pairs, detaching) asks nothing of it

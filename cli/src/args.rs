@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use stanchion_engine::memory::HugePages;
 
-use crate::{bench, drives, format, list, plan, restore, rm, save, show, verify, version};
+use crate::{
+    bench, bind, doctor, drives, format, list, plan, restore, rm, save, show, verify, version,
+};
 
 const ABOUT: &str = "\
 Saves deep-learning checkpoints to whole drives, and brings them back.
@@ -68,6 +70,12 @@ pub enum Command {
     Rm(With<rm::RmArgs>),
     /// Measure how fast a pool saves or restores
     Bench(With<bench::BenchArgs>),
+    /// Check what keeps this machine, and the given drives, from being used
+    Doctor(With<doctor::DoctorArgs>),
+    /// Take drives from the kernel and give them to SPDK
+    Bind(With<bind::BindArgs>),
+    /// Give drives back to the kernel
+    Unbind(With<bind::UnbindArgs>),
     /// Work out what checkpoints of a training job will cost
     Plan(With<plan::PlanArgs>),
     /// Show the versions of the program and of its format

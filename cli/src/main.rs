@@ -4,7 +4,9 @@
 
 mod args;
 mod bench;
+mod bind;
 mod config;
+mod doctor;
 mod drives;
 mod exit;
 mod format;
@@ -48,6 +50,9 @@ fn main() -> ExitCode {
         Command::Verify(with) => &with.common,
         Command::Rm(with) => &with.common,
         Command::Bench(with) => &with.common,
+        Command::Doctor(with) => &with.common,
+        Command::Bind(with) => &with.common,
+        Command::Unbind(with) => &with.common,
         Command::Plan(with) => &with.common,
         Command::Version(with) => &with.common,
     };
@@ -66,6 +71,9 @@ fn main() -> ExitCode {
             Command::Verify(with) => verify::run(&with.own, &common, output),
             Command::Rm(with) => rm::run(&with.own, &common, output),
             Command::Bench(with) => bench::run(&with.own, &common, output, &interrupt),
+            Command::Doctor(with) => doctor::run(&with.own, &common, output),
+            Command::Bind(with) => bind::bind(&with.own, &common, output),
+            Command::Unbind(with) => bind::unbind(&with.own, &common, output),
             Command::Plan(with) => plan::run(&with.own, output),
             Command::Version(with) => version::run(&with.own, output),
         });

@@ -259,15 +259,10 @@ fn cut(ranges: &[(u64, u64)], piece_bytes: u64) -> impl Iterator<Item = (u64, u6
 
 /// The error behind a write or a commit that failed.
 fn not_saved(spec: &CheckpointSpec, completion: &CompleteEntry) -> Error {
-    let what = codes::describe(completion.result);
-    let status = match completion.detail {
-        0 => String::new(),
-        detail => format!(" (NVMe status {:02x}/{:02x})", detail >> 8, detail & 0xff),
-    };
-    let reason = if completion.user_data == COMMIT {
-        format!("{what}{status}")
-    } else {
-        format!("writing at byte {} of it: {what}{status}", completion.aux)
+    let what = codes::describe_with_status(completion.result, completion.detail);
+    let reason = match completion.user_data {
+        COMMIT => what,
+        _ => format!("writing at byte {} of it: {what}", completion.aux),
     };
     Error::NotCommitted { checkpoint: spec.name.to_string(), reason }
 }

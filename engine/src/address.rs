@@ -34,6 +34,24 @@ pub enum DriveAddress {
     Path(PathBuf),
 }
 
+/// What stands before the PCI function in the canonical form of a PCIe transport ID.
+const PCIE_PREFIX: &str = "trtype:PCIe traddr:";
+
+/// The PCI function of a PCIe transport ID in its canonical form.
+pub(crate) fn function_of_transport_id(transport_id: &str) -> Option<&str> {
+    transport_id.strip_prefix(PCIE_PREFIX)
+}
+
+impl DriveAddress {
+    /// The PCI function that a PCIe address names, as `0000:04:00.0`.
+    pub fn pci_function(&self) -> Option<&str> {
+        match self {
+            DriveAddress::Spdk { transport_id, .. } => function_of_transport_id(transport_id),
+            DriveAddress::Path(_) => None,
+        }
+    }
+}
+
 impl FromStr for DriveAddress {
     type Err = Error;
 
@@ -163,7 +181,7 @@ fn transport_id(address: &str, text: &str) -> Result<DriveAddress, Error> {
         let function = pci_function(traddr).ok_or_else(|| {
             wrong(address, &format!("{traddr:?} is not a PCI function, as in 0000:04:00.0"))
         })?;
-        format!("trtype:PCIe traddr:{function}")
+        format!("{PCIE_PREFIX}{function}")
     } else {
         let family = address_family(address, fields.get("adrfam"), traddr)?;
         let service = need("trsvcid")?;

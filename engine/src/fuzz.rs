@@ -22,7 +22,7 @@ const CAPACITY_BYTES: u64 = 64 * MIB;
 /// Bytes of a structure that come before its fields.
 const PROLOGUE_BYTES: usize = 64;
 const POOL: Uuid = Uuid::from_u128(0x706f_6f6c);
-const DRIVE: Uuid = Uuid::from_u128(0x6472_6976_65);
+const DRIVE: Uuid = Uuid::from_u128(0x0064_7269_7665);
 
 /// A decoder's name, as the fuzz targets and the folders of their corpus are called, and its body.
 pub type Target = (&'static str, fn(&[u8]));

@@ -19,6 +19,23 @@ use uuid::Uuid;
 
 use crate::error::Error;
 
+/// Where the files lie, but on systems without it.
+pub(crate) const USUAL_DIRECTORY: &str = "/run/lock";
+const PREFIX: &str = "stanchion-";
+const SUFFIX: &str = ".lock";
+
+/// Whether a file of that directory is one of ours.
+pub(crate) fn is_lock_file(name: &str) -> bool {
+    name.starts_with(PREFIX) && name.ends_with(SUFFIX)
+}
+
+/// The file of the drive with this canonical address.
+pub(crate) fn drive_lock_name(address: &str) -> String {
+    // An NQN may hold what a file name may not.
+    let hash = xxhash_rust::xxh3::xxh3_128(address.as_bytes());
+    format!("{PREFIX}drive-{hash:032x}{SUFFIX}")
+}
+
 /// The held lock of a pool; dropping it lets go.
 #[derive(Debug)]
 pub(crate) struct PoolLock(#[expect(dead_code, reason = "held, not used")] LockFile);
@@ -55,7 +72,7 @@ pub(crate) enum Sharing {
 impl PoolLock {
     /// Takes the lock of a pool, or says who has it.
     pub(crate) fn take(pool: Uuid, sharing: Sharing) -> Result<PoolLock, Error> {
-        LockFile::take(&format!("stanchion-{pool}.lock"), &format!("pool {pool}"), sharing)
+        LockFile::take(&format!("{PREFIX}{pool}{SUFFIX}"), &format!("pool {pool}"), sharing)
             .map(PoolLock)
     }
 }
@@ -64,9 +81,7 @@ impl PoolLock {
 impl DriveLock {
     /// Takes the lock of the drive with this canonical address, or says who has it.
     pub(crate) fn take(address: &str, sharing: Sharing) -> Result<DriveLock, Error> {
-        // An NQN may hold what a file name may not.
-        let hash = xxhash_rust::xxh3::xxh3_128(address.as_bytes());
-        let name = format!("stanchion-drive-{hash:032x}.lock");
+        let name = drive_lock_name(address);
         let file = LockFile::take(&name, &format!("drive {address}"), sharing)?;
         Ok(DriveLock { path: lock_directory().join(name), _file: file })
     }
@@ -151,7 +166,7 @@ impl LockFile {
 }
 
 fn lock_directory() -> PathBuf {
-    let usual = PathBuf::from("/run/lock");
+    let usual = PathBuf::from(USUAL_DIRECTORY);
     if usual.is_dir() { usual } else { std::env::temp_dir() }
 }
 

@@ -217,6 +217,61 @@ void stn_spdk_controller_facts(struct stn_spdk_controller *controller, struct st
     facts->atomic_write_power_fail_blocks = data->awupf == UINT16_MAX ? UINT16_MAX : (uint16_t)(data->awupf + 1);
 }
 
+/* On the heap: a controller that answers after the patience is over completes it all the same. */
+struct log_request {
+    uint8_t log[512];
+    bool is_abandoned;
+    bool is_done;
+    bool has_failed;
+};
+
+static void on_log_page(void *context, const struct spdk_nvme_cpl *completion)
+{
+    struct log_request *request = context;
+
+    if (request->is_abandoned) {
+        free(request);
+        return;
+    }
+    request->has_failed = spdk_nvme_cpl_is_error(completion);
+    request->is_done = true;
+}
+
+int stn_spdk_controller_health(struct stn_spdk_controller *controller, void *log, size_t length)
+{
+    uint64_t give_up_at = spdk_get_ticks() + 5 * spdk_get_ticks_hz();
+    struct log_request *request;
+    int rc;
+
+    if (length == 0 || length % 4 != 0 || length > sizeof(request->log)) {
+        return -EINVAL;
+    }
+    request = calloc(1, sizeof(*request));
+    if (request == NULL) {
+        return -ENOMEM;
+    }
+    /* SPDK copies through DMA memory of its own. */
+    rc = spdk_nvme_ctrlr_cmd_get_log_page(controller->spdk, SPDK_NVME_LOG_HEALTH_INFORMATION, SPDK_NVME_GLOBAL_NS_TAG,
+                                          request->log, (uint32_t)length, 0, on_log_page, request);
+    if (rc != 0) {
+        free(request);
+        return errno_of(rc);
+    }
+    while (!request->is_done) {
+        rc = spdk_nvme_ctrlr_process_admin_completions(controller->spdk);
+        if (!request->is_done && (rc < 0 || spdk_get_ticks() > give_up_at)) {
+            request->is_abandoned = true;
+            return rc < 0 ? errno_of(rc) : -ETIMEDOUT;
+        }
+    }
+    rc = request->has_failed ? -EIO : 0;
+    if (rc == 0) {
+        memcpy(log, request->log, length);
+    }
+    free(request);
+    return rc;
+}
+
 uint32_t stn_spdk_controller_next_namespace(struct stn_spdk_controller *controller, uint32_t previous)
 {
     return previous == 0 ? spdk_nvme_ctrlr_get_first_active_ns(controller->spdk)
@@ -238,6 +293,27 @@ int stn_spdk_controller_process_admin(struct stn_spdk_controller *controller)
 bool stn_spdk_controller_is_failed(struct stn_spdk_controller *controller)
 {
     return spdk_nvme_ctrlr_is_failed(controller->spdk);
+}
+
+bool stn_spdk_controller_is_removed(struct stn_spdk_controller *controller)
+{
+    struct spdk_pci_device *device;
+
+    if (!controller->needs_dma) {
+        return false;
+    }
+    /* NULL for what needs DMA and is no PCI function, as RDMA. */
+    device = spdk_nvme_ctrlr_get_pci_device(controller->spdk);
+    return device != NULL && spdk_pci_device_is_removed(device);
+}
+
+bool stn_spdk_controller_is_absent(struct stn_spdk_controller *controller)
+{
+    /* Of every other transport this would be a command to the target. */
+    if (!controller->needs_dma || spdk_nvme_ctrlr_get_pci_device(controller->spdk) == NULL) {
+        return false;
+    }
+    return spdk_nvme_ctrlr_get_regs_csts(controller->spdk).raw == UINT32_MAX;
 }
 
 void stn_spdk_controller_fail(struct stn_spdk_controller *controller)

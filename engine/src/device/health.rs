@@ -1,114 +1,163 @@
-//! What the drives of an open pool have turned out to be: what their queues learn from failed
-//! commands, for whoever plans the next thing to do with them.
-//!
-//! A condition only gets worse while the pool is open. Opening the pool anew looks at its drives
-//! afresh.
+//! A drive's own account of its health: NVMe log page 02h, through the kernel or through SPDK.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fs::{self, File};
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
 
-use super::Operation;
-use super::status::Action;
-use crate::error::IoError;
-use crate::units::DriveIndex;
+use serde::Serialize;
 
-/// What a drive can be used for, worse and worse; with the status that told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Condition {
-    /// Everything.
-    Sound,
-    /// It takes no new data; what it holds can be read.
-    ReadOnly(IoError),
-    /// It is reserved by another host: nothing may be written to any drive of the pool.
-    Foreign(IoError),
-    /// It is lost, or not what it was: nothing is sent to it.
-    Stopped(IoError),
-}
+use super::pci;
+use super::sysfs::{self, DeviceNumber, System};
+use crate::address::DriveAddress;
+use crate::error::{Error, IoError};
 
-/// The conditions of all drives. Looking at one is a load of a word.
-pub(crate) struct Health {
-    drives: Box<[AtomicU64]>,
-    /// That of a drive that turned out to be foreign.
-    foreign: AtomicU64,
+/// Bytes of the log page.
+pub const HEALTH_LOG_BYTES: usize = 512;
+
+/// What a drive tells of its health.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Health {
+    /// Bits of trouble; [`Health::warnings`] has them in words.
+    pub critical_warning: u8,
+    /// Degrees Celsius; absent where the drive does not tell.
+    pub temperature_celsius: Option<i32>,
+    /// Spare blocks left, of 100.
+    pub spare_percent: u8,
+    /// Below that many the drive warns.
+    pub spare_threshold_percent: u8,
+    /// Of the endurance that the maker estimates; more than 100 is possible, 255 is 255 or more.
+    pub used_percent: u8,
+    /// Cuts of power without notice.
+    pub unsafe_shutdowns: u64,
+    /// Errors of the medium that the drive could not mend.
+    pub media_errors: u64,
 }
 
 impl Health {
-    /// Sound drives.
-    pub(crate) fn new(drives: usize) -> Health {
-        let sound = |_| AtomicU64::new(0);
-        Health { drives: (0..drives).map(sound).collect(), foreign: AtomicU64::new(0) }
-    }
-
-    /// A command of this drive failed, and this is what follows from it.
-    pub(crate) fn note(&self, drive: DriveIndex, action: Action, error: IoError) {
-        let condition = match action {
-            Action::ReadOnly => Condition::ReadOnly(error),
-            Action::LostOwnership => Condition::Foreign(error),
-            Action::StopDrive | Action::Fence => Condition::Stopped(error),
-            Action::Retry | Action::RereadOnce | Action::Move | Action::Fail => return,
+    /// Reads the log page. Every value of its bytes means something.
+    pub fn decode(log: &[u8; HEALTH_LOG_BYTES]) -> Health {
+        // 128-bit counters; one that passes 64 bits is as alarming as the largest of those.
+        let counter = |at: usize| {
+            let bytes: [u8; 16] = std::array::from_fn(|byte| log[at + byte]);
+            u64::try_from(u128::from_le_bytes(bytes)).unwrap_or(u64::MAX)
         };
-        self.drives[drive.as_usize()].fetch_max(pack(condition), Ordering::AcqRel);
-        if action == Action::LostOwnership {
-            self.foreign.fetch_max(pack(condition), Ordering::AcqRel);
+        let kelvin = u16::from_le_bytes([log[1], log[2]]);
+        Health {
+            critical_warning: log[0],
+            temperature_celsius: (kelvin != 0).then(|| i32::from(kelvin) - 273),
+            spare_percent: log[3],
+            spare_threshold_percent: log[4],
+            used_percent: log[5],
+            unsafe_shutdowns: counter(144),
+            media_errors: counter(160),
         }
     }
 
-    /// What became of a drive.
-    pub(crate) fn of(&self, drive: DriveIndex) -> Condition {
-        unpack(self.drives[drive.as_usize()].load(Ordering::Acquire))
+    /// The critical warnings, in words.
+    pub fn warnings(&self) -> Vec<&'static str> {
+        const WORDS: [&str; 8] = [
+            "spare blocks run out",
+            "temperature out of bounds",
+            "reliability degraded by media or internal errors",
+            "the medium is read-only",
+            "the backup of its volatile memory has failed",
+            "its persistent memory region is read-only",
+            "an unknown warning (bit 6)",
+            "an unknown warning (bit 7)",
+        ];
+        let is_set = |bit: &usize| self.critical_warning & (1 << bit) != 0;
+        (0..WORDS.len()).filter(is_set).map(|bit| WORDS[bit]).collect()
     }
+}
 
-    /// By drive.
-    pub(crate) fn conditions(&self) -> impl Iterator<Item = Condition> {
-        self.drives.iter().map(|drive| unpack(drive.load(Ordering::Acquire)))
-    }
-
-    /// Why a command may not be sent to this drive any more, if so.
-    pub(crate) fn refusal(&self, drive: DriveIndex, operation: Operation) -> Option<IoError> {
-        if let Condition::Stopped(error) = self.of(drive) {
-            return Some(error);
+/// Asks a drive. `None` for what keeps no such account: files, and block devices that are no NVMe.
+///
+/// A PCIe drive of SPDK's is attached for that, which resets it: no other process may be using it.
+///
+/// # Errors
+/// When the drive cannot be asked.
+pub fn read_health(address: &DriveAddress) -> Result<Option<Health>, Error> {
+    match address {
+        DriveAddress::Path(path) => match controller_of(&System::live(), path) {
+            Some(controller) => through_kernel(&controller).map(Some),
+            None => Ok(None),
+        },
+        #[cfg(feature = "spdk")]
+        DriveAddress::Spdk { transport_id, namespace } => {
+            super::spdk::read_health(transport_id, *namespace).map(Some)
         }
-        match unpack(self.foreign.load(Ordering::Acquire)) {
-            Condition::Foreign(error) if operation != Operation::Read => Some(error),
-            _ => None,
+        #[cfg(not(feature = "spdk"))]
+        DriveAddress::Spdk { .. } => {
+            Err(Error::Environment(format!("drive {address}: this program was built without SPDK")))
         }
     }
 }
 
-const KIND_SHIFT: u32 = 56;
-const ERROR_SHIFT: u32 = 48;
-
-/// A condition in a word: larger is worse, and 0 is sound.
-fn pack(condition: Condition) -> u64 {
-    let (kind, error) = match condition {
-        Condition::Sound => return 0,
-        Condition::ReadOnly(error) => (1, error),
-        Condition::Foreign(error) => (2, error),
-        Condition::Stopped(error) => (3, error),
-    };
-    let (form, value) = match error {
-        IoError::Nvme { sct, sc, dnr } => {
-            (0, u64::from(dnr) << 16 | u64::from(sct) << 8 | u64::from(sc))
-        }
-        IoError::Os(errno) => (1, u64::from(errno as u32)),
-        IoError::Short { moved_bytes } => (2, u64::from(moved_bytes)),
-        IoError::Removed => (3, 0),
-    };
-    kind << KIND_SHIFT | form << ERROR_SHIFT | value
+/// The character device of the NVMe controller behind a block device.
+fn controller_of(system: &System, path: &Path) -> Option<PathBuf> {
+    use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+    let metadata = fs::metadata(path).ok().filter(|m| m.file_type().is_block_device())?;
+    let dir = system.block_dir(DeviceNumber::from_raw(metadata.rdev()))?;
+    let device = fs::canonicalize(sysfs::disk_dir(&dir).join("device")).ok()?;
+    let name = pci::file_name(&device)?;
+    let path = system.path("/dev").join(&name);
+    (name.starts_with("nvme") && path.exists()).then_some(path)
 }
 
-fn unpack(word: u64) -> Condition {
-    let value = word as u32;
-    let error = match (word >> ERROR_SHIFT) & 0xff {
-        0 => IoError::Nvme { sct: (value >> 8) as u8, sc: value as u8, dnr: value >> 16 != 0 },
-        1 => IoError::Os(value as i32),
-        2 => IoError::Short { moved_bytes: value },
-        _ => IoError::Removed,
+/// The kernel's `struct nvme_passthru_cmd`.
+#[repr(C)]
+#[derive(Default)]
+struct PassThrough {
+    opcode: u8,
+    flags: u8,
+    reserved: u16,
+    namespace: u32,
+    cdw2: u32,
+    cdw3: u32,
+    metadata: u64,
+    address: u64,
+    metadata_bytes: u32,
+    data_bytes: u32,
+    cdw10: u32,
+    cdw11: u32,
+    cdw12: u32,
+    cdw13: u32,
+    cdw14: u32,
+    cdw15: u32,
+    timeout_ms: u32,
+    result: u32,
+}
+
+#[allow(unsafe_code)]
+fn through_kernel(controller: &Path) -> Result<Health, Error> {
+    /// `_IOWR('N', 0x41, struct nvme_passthru_cmd)`.
+    const ADMIN_COMMAND: u64 = 0xC048_4E41;
+    const _: () = assert!(size_of::<PassThrough>() == 0x48);
+    const GET_LOG_PAGE: u8 = 0x02;
+    const HEALTH: u32 = 0x02;
+    let asking = || format!("asking {} for its health", controller.display());
+    let file = File::open(controller).map_err(|error| Error::os(asking(), error))?;
+    let mut log = [0_u8; HEALTH_LOG_BYTES];
+    let mut command = PassThrough {
+        opcode: GET_LOG_PAGE,
+        namespace: u32::MAX,
+        address: log.as_mut_ptr() as u64,
+        data_bytes: HEALTH_LOG_BYTES as u32,
+        cdw10: (HEALTH_LOG_BYTES as u32 / 4 - 1) << 16 | HEALTH,
+        timeout_ms: 5000,
+        ..PassThrough::default()
     };
-    match word >> KIND_SHIFT {
-        0 => Condition::Sound,
-        1 => Condition::ReadOnly(error),
-        2 => Condition::Foreign(error),
-        _ => Condition::Stopped(error),
+    // SAFETY: the request takes a `struct nvme_passthru_cmd`, whose layout this is, and writes at
+    // most `data_bytes` to `log`, which outlives the call and is used by nobody else meanwhile.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), ADMIN_COMMAND as _, &raw mut command) };
+    match result {
+        0 => Ok(Health::decode(&log)),
+        status if status > 0 => {
+            let (sct, sc) = ((status >> 8 & 7) as u8, (status & 0xff) as u8);
+            let source = IoError::Nvme { sct, sc, dnr: status & 0x4000 != 0 };
+            Err(Error::Environment(format!("{}: {source}", asking())))
+        }
+        _ => Err(Error::last_os(asking())),
     }
 }
 
@@ -116,47 +165,29 @@ fn unpack(word: u64) -> Condition {
 mod tests {
     use super::*;
 
-    const FULL: IoError = IoError::Nvme { sct: 0, sc: 0x81, dnr: false };
-    const CONFLICT: IoError = IoError::Nvme { sct: 0, sc: 0x83, dnr: true };
-
     #[test]
-    fn a_condition_fits_a_word() {
-        let errors = [
-            FULL,
-            CONFLICT,
-            IoError::Nvme { sct: 7, sc: 0xff, dnr: true },
-            IoError::Os(libc::ENOSPC),
-            IoError::Os(-1),
-            IoError::Short { moved_bytes: u32::MAX },
-            IoError::Removed,
-        ];
-        for error in errors {
-            for make in [Condition::ReadOnly, Condition::Foreign, Condition::Stopped] {
-                assert_eq!(unpack(pack(make(error))), make(error));
-                assert_ne!(pack(make(error)), 0);
-            }
-        }
-        assert_eq!(unpack(pack(Condition::Sound)), Condition::Sound);
+    fn the_log_page() {
+        let mut log = [0; HEALTH_LOG_BYTES];
+        log[0] = 0b1001;
+        log[1..3].copy_from_slice(&323_u16.to_le_bytes());
+        log[3..6].copy_from_slice(&[7, 10, 120]);
+        log[144] = 3;
+        log[160..176].fill(0xff);
+        let health = Health::decode(&log);
+        assert_eq!(health.warnings(), ["spare blocks run out", "the medium is read-only"]);
+        assert_eq!(health.temperature_celsius, Some(50));
+        assert_eq!((health.spare_percent, health.spare_threshold_percent), (7, 10));
+        assert_eq!((health.used_percent, health.unsafe_shutdowns), (120, 3));
+        assert_eq!(health.media_errors, u64::MAX);
+        let silent = Health::decode(&[0; HEALTH_LOG_BYTES]);
+        assert!(silent.warnings().is_empty() && silent.temperature_celsius.is_none());
+        assert_eq!(Health::decode(&[0xff; HEALTH_LOG_BYTES]).warnings().len(), 8);
     }
 
     #[test]
-    fn drives_only_get_worse_and_a_foreign_one_stops_all_writes() {
-        let health = Health::new(2);
-        let (a, b) = (DriveIndex(0), DriveIndex(1));
-        let all = [Operation::Read, Operation::Write, Operation::WriteDurable, Operation::Flush];
-        let refused = |drive| all.map(|operation| health.refusal(drive, operation).is_some());
-        health.note(a, Action::Fail, FULL);
-        assert_eq!(health.of(a), Condition::Sound);
-        health.note(a, Action::ReadOnly, FULL);
-        assert_eq!(health.of(a), Condition::ReadOnly(FULL));
-        assert_eq!((refused(a), refused(b)), ([false; 4], [false; 4]));
-        health.note(b, Action::LostOwnership, CONFLICT);
-        let no_writes = [false, true, true, true];
-        assert_eq!((refused(a), refused(b)), (no_writes, no_writes));
-        health.note(b, Action::Fence, IoError::Removed);
-        assert_eq!((refused(a), refused(b)), (no_writes, [true; 4]));
-        health.note(b, Action::ReadOnly, FULL);
-        let stopped = Condition::Stopped(IoError::Removed);
-        assert!(health.conditions().eq([Condition::ReadOnly(FULL), stopped]));
+    fn a_file_keeps_no_account() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let address = DriveAddress::Path(file.path().to_owned());
+        assert_eq!(read_health(&address).unwrap(), None);
     }
 }

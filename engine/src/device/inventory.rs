@@ -5,16 +5,15 @@
 //! and no privilege is needed; what only an open device can tell is absent.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 
+use super::pci::{self, driver, file_name, numa_node};
 use super::safety::{Finding, inspect_block_device};
 use super::sysfs::{self, DeviceNumber, System, names, read_line};
 use crate::address::pci_function;
 
-/// PCI class of NVMe controllers: mass storage, non-volatile memory, NVM Express.
-const NVME_CLASS: &str = "0x010802";
 /// The unit of sizes in sysfs, whatever the drive's sectors are.
 const SYSFS_SECTOR_BYTES: u64 = 512;
 /// Block devices that are no drives: memory, and media that come and go.
@@ -82,17 +81,11 @@ fn block_device(system: &System, name: &str) -> Option<DriveEntry> {
     let dir = fs::canonicalize(system.path(&format!("/sys/block/{name}"))).ok()?;
     let sectors: u64 = read_line(&dir.join("size"))?.parse().ok()?;
     // A path of a multipath NVMe namespace is hidden: only the namespace itself can be opened.
-    if sectors == 0 || read_line(&dir.join("hidden")).is_some_and(|hidden| hidden != "0") {
+    if sectors == 0 || sysfs::is_hidden(&dir) {
         return None;
     }
     let number = DeviceNumber::parse(&read_line(&dir.join("dev"))?)?;
-    let pci_dir = pci_dir(&dir).or_else(|| {
-        // The head of a multipath namespace hangs below no controller; any path to it will do.
-        let controller = names(&dir.join("device")).into_iter().find(|entry| {
-            entry.strip_prefix("nvme").is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
-        })?;
-        pci_dir(&fs::canonicalize(dir.join("device").join(controller)).ok()?)
-    });
+    let pci_dir = pci::pci_dir_of_block(&dir);
     let device = dir.join("device");
     Some(DriveEntry {
         address: format!("/dev/{}", name.replace('!', "/")),
@@ -109,12 +102,12 @@ fn block_device(system: &System, name: &str) -> Option<DriveEntry> {
 }
 
 fn nvme_controller(dir: &Path, function: &str) -> Option<DriveEntry> {
-    if read_line(&dir.join("class"))? != NVME_CLASS {
+    if !pci::is_nvme(dir) {
         return None;
     }
     let driver = driver(dir);
     // With the kernel's own driver its namespaces are listed as block devices.
-    if driver.as_deref() == Some("nvme") {
+    if driver.as_deref() == Some(pci::KERNEL_DRIVER) {
         return None;
     }
     let pci_address = pci_function(function)?;
@@ -130,27 +123,6 @@ fn nvme_controller(dir: &Path, function: &str) -> Option<DriveEntry> {
         driver,
         in_use: Vec::new(),
     })
-}
-
-fn file_name(path: &Path) -> Option<String> {
-    Some(path.file_name()?.to_str()?.to_owned())
-}
-
-/// The directory of the PCI function that a device hangs below: the last one on its path, as those
-/// before it are bridges.
-fn pci_dir(dir: &Path) -> Option<PathBuf> {
-    let mut ancestors = dir.ancestors();
-    let found = ancestors.find(|dir| file_name(dir).is_some_and(|n| pci_function(&n).is_some()))?;
-    Some(found.to_owned())
-}
-
-fn numa_node(dir: &Path) -> Option<u32> {
-    // -1 where the machine does not tell.
-    read_line(&dir.join("numa_node"))?.parse().ok()
-}
-
-fn driver(dir: &Path) -> Option<String> {
-    file_name(&fs::read_link(dir.join("driver")).ok()?)
 }
 
 #[cfg(test)]

@@ -10,12 +10,16 @@
 //! - A completed write is durable only after a later [`Operation::Flush`] that was submitted after
 //!   that completion, or if it was itself a [`Operation::WriteDurable`].
 
-pub(crate) mod health;
+pub mod binding;
+pub(crate) mod condition;
+pub mod health;
 pub mod inventory;
 pub mod kernel;
+pub mod locks;
 pub(crate) mod missing;
 mod open;
 pub(crate) mod patient;
+pub mod pci;
 pub(crate) mod queue;
 pub(crate) mod remote;
 pub mod safety;

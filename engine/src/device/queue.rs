@@ -4,7 +4,7 @@
 //!   flight belongs to this queue, whatever becomes of whoever asked.
 //! - The device is dropped before the slots, and a device's `drop` waits for its commands.
 //! - What a failed command tells of its drive is noted, and a drive or pool that may not be written
-//!   any more is not: see [`super::health`].
+//!   any more is not: see [`super::condition`].
 //! - Nothing here allocates after construction.
 
 #![allow(unsafe_code)]
@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::device::health::Health;
+use crate::device::condition::Conditions;
 use crate::device::status;
 use crate::device::{Command, Completion, Device, DmaSlice, DriveFacts, Operation, SubmitError};
 use crate::error::{Error, IoError};
@@ -39,7 +39,7 @@ pub(crate) struct DriveQueue<T> {
     completions: Vec<Completion>,
     regions: Vec<Arc<Region>>,
     drive: DriveIndex,
-    health: Arc<Health>,
+    conditions: Arc<Conditions>,
 }
 
 impl<T> DriveQueue<T> {
@@ -50,7 +50,7 @@ impl<T> DriveQueue<T> {
         depth: u32,
         waiting_limit: usize,
         drive: DriveIndex,
-        health: Arc<Health>,
+        conditions: Arc<Conditions>,
     ) -> DriveQueue<T> {
         let depth = depth.clamp(1, device.facts().queue_depth.max(1));
         let idle = Completion { tag: 0, status: Ok(()) };
@@ -63,7 +63,7 @@ impl<T> DriveQueue<T> {
             completions: vec![idle; depth as usize],
             regions: Vec::with_capacity(64),
             drive,
-            health,
+            conditions,
         }
     }
 
@@ -116,7 +116,7 @@ impl<T> DriveQueue<T> {
         let mut progress = false;
         while let Some(&slot) = self.free.last() {
             let Some(request) = self.waiting.pop_front() else { break };
-            if let Some(error) = self.health.refusal(self.drive, request.operation) {
+            if let Some(error) = self.conditions.refusal(self.drive, request.operation) {
                 progress = true;
                 ended(request.reply, Err(error));
                 continue;
@@ -142,6 +142,7 @@ impl<T> DriveQueue<T> {
                 Err(SubmitError::Failed(error)) => {
                     progress = true;
                     self.note(request.operation, error);
+                    tell(self.device.facts(), &request, error);
                     ended(request.reply, Err(error));
                 }
             }
@@ -157,6 +158,7 @@ impl<T> DriveQueue<T> {
             self.free.push(slot);
             if let Err(error) = completion.status {
                 self.note(request.operation, error);
+                tell(self.device.facts(), &request, error);
             }
             ended(request.reply, completion.status);
         }
@@ -166,6 +168,20 @@ impl<T> DriveQueue<T> {
     /// Notes what a failed command tells of the drive. Trying again was the device's.
     fn note(&self, operation: Operation, error: IoError) {
         let action = status::action(operation, error).when_retries_end(operation);
-        self.health.note(self.drive, action, error);
+        self.conditions.note(self.drive, action, error);
+    }
+}
+
+/// Tells which drive failed what, which the completion of a whole transfer cannot.
+fn tell<T>(drive: &DriveFacts, request: &DriveRequest<T>, error: IoError) {
+    // That a drive is gone is told once, by its back end.
+    if error != IoError::Removed {
+        tracing::warn!(
+            drive = drive.address,
+            serial = drive.serial,
+            operation = ?request.operation,
+            offset_bytes = request.offset_bytes,
+            "a command failed: {error}"
+        );
     }
 }

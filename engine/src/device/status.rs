@@ -2,7 +2,7 @@
 //! command to an [`Action`]. Pure.
 //!
 //! - Whoever acts follows the table and adds no case of its own: [`super::queue`] retries and reads
-//!   again, [`super::health`] remembers what a drive has become, the reactor fails or moves chunks.
+//!   again, [`super::condition`] remembers what a drive has become, the reactor fails or moves chunks.
 //! - A flush is never sent again. A second one that succeeds would say nothing of the writes that the
 //!   first one lost, so a failed flush ends its commit.
 //! - A write is sent again to the same place only, with the same bytes: whichever of the two reaches

@@ -63,6 +63,13 @@ pub(crate) enum Holders {
     Alive,
 }
 
+impl Holders {
+    /// Whether all that is in the way is what ended processes have left.
+    pub(crate) fn has_only_ended(self) -> bool {
+        self == Holders::Ended
+    }
+}
+
 /// The machine whose /sys and /proc lie below a root directory.
 #[derive(Clone, Debug)]
 pub(crate) struct System {
@@ -166,6 +173,33 @@ impl System {
         }
     }
 
+    /// Processes that have one of these device nodes open, as far as this pid namespace shows them.
+    pub(crate) fn processes_with_open(&self, nodes: &[String]) -> Vec<LockOwner> {
+        let processes = names(&self.path("/proc"));
+        let pids = processes.iter().filter_map(|name| name.parse::<u32>().ok());
+        let has_one = |pid: &u32| {
+            let descriptors = self.path(&format!("/proc/{pid}/fd"));
+            names(&descriptors).iter().any(|descriptor| {
+                fs::read_link(descriptors.join(descriptor))
+                    .is_ok_and(|target| nodes.iter().any(|node| target == Path::new(node)))
+            })
+        };
+        let owner = |pid| {
+            let command = read_line(&self.path(&format!("/proc/{pid}/comm"))).unwrap_or_default();
+            LockOwner { pid, command }
+        };
+        pids.filter(has_one).map(owner).collect()
+    }
+
+    /// Writes a sysfs attribute, or what stands for it in a test's tree.
+    pub(crate) fn write(&self, absolute: &str, text: &str) -> std::io::Result<()> {
+        use std::io::Write as _;
+        // Never made where it is missing: sysfs would refuse, and so does a tree of a test.
+        let mut file =
+            fs::OpenOptions::new().write(true).truncate(true).open(self.path(absolute))?;
+        file.write_all(text.as_bytes())
+    }
+
     /// Whether a process runs no more, even if nobody has asked for its exit status yet.
     fn has_ended(&self, pid: u32) -> bool {
         let Some(stat) = read_line(&self.path(&format!("/proc/{pid}/stat"))) else { return true };
@@ -251,6 +285,11 @@ pub(crate) fn partition_dirs(disk_dir: &Path) -> Vec<PathBuf> {
         .map(|name| disk_dir.join(name))
         .filter(|dir| dir.join("partition").exists())
         .collect()
+}
+
+/// Whether it is but one path to a multipath namespace: only the namespace itself can be opened.
+pub(crate) fn is_hidden(block_dir: &Path) -> bool {
+    read_line(&block_dir.join("hidden")).is_some_and(|hidden| hidden != "0")
 }
 
 /// Whether completed writes to a block device may sit in a volatile cache.

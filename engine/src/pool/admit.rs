@@ -7,6 +7,7 @@
 
 use crate::address::DriveAddress;
 use crate::device::kernel::OpenMode;
+use crate::device::patient::Patient;
 use crate::device::safety::{self, Findings};
 use crate::device::{self, Device, DriveFacts};
 use crate::direct::DirectDrives;
@@ -79,7 +80,8 @@ fn admit_checked(
     in_use: Findings,
     force: bool,
 ) -> Result<Admission, Error> {
-    let mut alone = vec![newcomer];
+    let devices: Vec<_> = devices.into_iter().map(Patient::over).collect();
+    let mut alone = vec![Patient::over(newcomer)];
     let pages = [metadata_pages(&devices), metadata_pages(&alone)];
     let pages = if pages.contains(&HugePages::Required) { HugePages::Required } else { pages[0] };
     let mut given = DirectDrives::new(devices, pages)?;

@@ -67,7 +67,7 @@ pub(super) fn explain(
             generation: None,
             detail: format!(
                 "bytes {start} to {end} of participant {participant}'s segment: {}",
-                codes::describe(completion.result)
+                codes::describe_with_status(completion.result, completion.detail)
             ),
         }
         .into();

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crossbeam::channel::Sender;
 
 use crate::device::DriveFacts;
-use crate::device::health::Condition;
+use crate::device::condition::Condition;
 use crate::error::Error;
 use crate::memory::HugePages;
 use crate::name::CheckpointName;
@@ -149,7 +149,7 @@ impl Shared {
         let live: Vec<DriveIndex> = self.state().label().live().collect();
         for drive in live {
             let facts = &self.facts[drive.as_usize()];
-            let (why, source) = match self.fabric.health.of(drive) {
+            let (why, source) = match self.fabric.conditions.of(drive) {
                 Condition::Sound | Condition::Foreign(_) => continue,
                 Condition::ReadOnly(source) => ("takes no new data", source),
                 Condition::Stopped(source) => ("is lost", source),
@@ -162,7 +162,7 @@ impl Shared {
 
     /// Poisons the pool when a drive of it belongs to another host.
     pub(crate) fn check_ownership(&self) -> Result<(), Error> {
-        for (facts, condition) in self.facts.iter().zip(self.fabric.health.conditions()) {
+        for (facts, condition) in self.facts.iter().zip(self.fabric.conditions.conditions()) {
             if let Condition::Foreign(status) = condition {
                 let (serial, address) = (&facts.serial, &facts.address);
                 let detail =

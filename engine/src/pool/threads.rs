@@ -10,7 +10,7 @@ use crossbeam::sync::Parker;
 
 use crate::checksum::ChecksumHelpers;
 use crate::device::Device;
-use crate::device::health::Health;
+use crate::device::condition::Conditions;
 use crate::device::queue::DriveQueue;
 use crate::device::remote::RemoteDrive;
 use crate::direct::DirectDrives;
@@ -70,14 +70,14 @@ impl Plan {
         let inbox_capacity = Fabric::inbox_capacity(reactors);
         let mut queues: Vec<Vec<DriveQueue<Reply>>> = (0..reactors).map(|_| Vec::new()).collect();
         let mut routes = Vec::new();
-        let health = Arc::new(Health::new(facts.len()));
+        let conditions = Arc::new(Conditions::new(facts.len()));
         for (drive, device) in self.devices.into_iter().enumerate() {
             let reactor = drive % reactors;
             let local = queues[reactor].len() as u16;
             routes.push(Route { reactor: reactor as u16, local });
             let depth = self.options.queue_depth;
-            let (drive, health) = (DriveIndex(drive as u16), Arc::clone(&health));
-            queues[reactor].push(DriveQueue::new(device, depth, inbox_capacity, drive, health));
+            let (drive, conditions) = (DriveIndex(drive as u16), Arc::clone(&conditions));
+            queues[reactor].push(DriveQueue::new(device, depth, inbox_capacity, drive, conditions));
         }
         let keeper_parker = Parker::new();
         let parkers: Vec<Parker> = (0..reactors).map(|_| Parker::new()).collect();
@@ -97,7 +97,7 @@ impl Plan {
             checksums: helpers.queue(),
             routes,
             layout: self.layout,
-            health,
+            conditions,
         });
 
         let (calls, call_queue) = crossbeam::channel::unbounded();

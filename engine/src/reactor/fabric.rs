@@ -11,7 +11,7 @@ use crossbeam::queue::ArrayQueue;
 use crossbeam::sync::Unparker;
 
 use crate::checksum::ChecksumQueue;
-use crate::device::health::Health;
+use crate::device::condition::Conditions;
 use crate::device::queue::DriveRequest;
 use crate::error::IoError;
 use crate::format::Layout;
@@ -104,7 +104,7 @@ pub(crate) struct Fabric {
     pub(crate) routes: Vec<Route>,
     pub(crate) layout: Layout,
     /// What the drives have turned out to be.
-    pub(crate) health: Arc<Health>,
+    pub(crate) conditions: Arc<Conditions>,
 }
 
 impl Fabric {

@@ -61,6 +61,16 @@ pub fn describe(code: i64) -> &'static str {
     }
 }
 
+/// The same, with the NVMe status where the drive gave one.
+pub fn describe_with_status(code: i64, detail: u32) -> String {
+    let words = describe(code);
+    match detail {
+        0 => words.to_owned(),
+        _ if code != IO => words.to_owned(),
+        status => format!("{words} (NVMe status {:02x}/{:02x})", status >> 8, status & 0xff),
+    }
+}
+
 /// The code and the detail (NVMe status, `sct << 8 | sc`) that stand for a failed command.
 pub fn of_io_error(error: IoError) -> (i64, u32) {
     match error {
@@ -95,6 +105,8 @@ mod tests {
     #[test]
     fn io_errors_keep_what_they_know() {
         assert_eq!(of_io_error(IoError::Nvme { sct: 2, sc: 0x81, dnr: true }), (IO, 0x0281));
+        assert!(describe_with_status(IO, 0x0281).ends_with("(NVMe status 02/81)"));
+        assert_eq!(describe_with_status(REMOVED, 0), describe(REMOVED));
         assert_eq!(of_io_error(IoError::Os(libc::ENOSPC)), (NO_SPACE, 0));
         assert_eq!(of_io_error(IoError::Os(0)), (IO, 0));
         assert_eq!(of_io_error(IoError::Os(i32::MIN)), (IO, 0));

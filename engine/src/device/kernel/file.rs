@@ -341,6 +341,31 @@ fn direct_unit_bytes(file: &File, name: &str) -> Result<u32, Error> {
     }))
 }
 
+/// How a file or block device wants direct I/O to be aligned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirectIo {
+    /// Memory, in bytes; `None` where the kernel does not tell.
+    pub memory_bytes: Option<u32>,
+    /// Offsets and lengths, in bytes.
+    pub offset_bytes: u32,
+}
+
+/// Opens a drive for direct reading, without a lock, and asks for its alignment.
+///
+/// # Errors
+/// [`Error::Environment`] where direct I/O cannot be had or does not suit blocks;
+/// [`Error::DriveNotFound`]; [`Error::Usage`] for what can be no drive.
+pub fn direct_io(path: &Path) -> Result<DirectIo, Error> {
+    let name = path.display().to_string();
+    let location = open_location(path)?;
+    let metadata = location.metadata().map_err(|e| Error::os(format!("stat of {name}"), e))?;
+    let is_block_device = metadata.file_type().is_block_device();
+    let file = open_direct(&location, OpenMode::ReadOnly, is_block_device)
+        .map_err(|error| explain_open(&name, &metadata, error))?;
+    let offset_bytes = direct_unit_bytes(&file, &name)?;
+    Ok(DirectIo { memory_bytes: direct_alignment(&file).map(|(memory, _)| memory), offset_bytes })
+}
+
 /// Alignment of memory and of offsets for direct I/O; `None` where the kernel does not tell.
 #[allow(unsafe_code)]
 fn direct_alignment(file: &File) -> Option<(u32, u32)> {

@@ -25,7 +25,7 @@ mod tests;
 mod threads;
 mod uring;
 
-pub use file::create_file;
+pub use file::{DirectIo, create_file, direct_io};
 pub(crate) use file::{open_location, reopen};
 
 /// What a drive is opened for.
@@ -76,6 +76,14 @@ impl Engine {
 /// I/O or a forced engine is not to be had; [`Error::Usage`] for what can be no drive.
 pub fn open(path: &Path, mode: OpenMode, queue_depth: u32) -> Result<Box<dyn Device>, Error> {
     open_with(path, mode, queue_depth, Engine::from_environment()?)
+}
+
+/// Sets up a small io_uring and takes it down again, to see whether this process may.
+///
+/// # Errors
+/// What the kernel, or a seccomp filter, answers.
+pub fn try_io_uring() -> std::io::Result<()> {
+    io_uring::IoUring::new(2).map(drop)
 }
 
 fn open_with(

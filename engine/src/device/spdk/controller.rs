@@ -20,6 +20,8 @@ use spdk_sys::{
 };
 
 use super::{pcie, watchdog};
+use crate::address::function_of_transport_id;
+use crate::device::health::{HEALTH_LOG_BYTES, Health};
 use crate::error::Error;
 
 /// How often a connection is tried that a busy target did not answer.
@@ -90,7 +92,7 @@ impl Controller {
             entry.users += 1;
             return Ok(Controller { shared: Arc::clone(&entry.shared) });
         }
-        let pci_function = pcie::function_of(transport_id);
+        let pci_function = function_of_transport_id(transport_id);
         if let Some(function) = pci_function {
             pcie::check_driver(transport_id, function)?;
         }
@@ -175,6 +177,27 @@ impl Controller {
         unsafe { namespaces(pointer.0) }
     }
 
+    /// The controller's account of its health. Blocks until it has answered.
+    pub(super) fn health(&self) -> Result<Health, Error> {
+        let pointer = self.lock();
+        let mut log = [0_u8; HEALTH_LOG_BYTES];
+        // SAFETY: a connected controller, under its lock, and a local of the length that is told.
+        let result = unsafe {
+            spdk_sys::stn_spdk_controller_health(
+                pointer.0.as_ptr(),
+                log.as_mut_ptr().cast(),
+                HEALTH_LOG_BYTES,
+            )
+        };
+        match result {
+            0 => Ok(Health::decode(&log)),
+            _ => Err(Error::os(
+                format!("asking drive {} for its health", self.shared.transport_id),
+                std::io::Error::from_raw_os_error(-result),
+            )),
+        }
+    }
+
     /// Whether commands go over PCIe.
     pub(super) fn is_pcie(&self) -> bool {
         self.shared.pci_function.is_some()
@@ -208,10 +231,22 @@ impl Controller {
             Err(TryLockError::WouldBlock) => return !self.shared.failed.load(Ordering::Acquire),
         };
         // SAFETY: a connected controller, under its lock.
-        let failed = unsafe {
-            spdk_sys::stn_spdk_controller_process_admin(pointer.0.as_ptr()) < 0
-                || spdk_sys::stn_spdk_controller_is_failed(pointer.0.as_ptr())
+        let (failed, removed) = unsafe {
+            (
+                spdk_sys::stn_spdk_controller_process_admin(pointer.0.as_ptr()) < 0
+                    || spdk_sys::stn_spdk_controller_is_failed(pointer.0.as_ptr()),
+                // Whoever unplugs it in good order waits until nobody uses it any more.
+                spdk_sys::stn_spdk_controller_is_removed(pointer.0.as_ptr())
+                    || spdk_sys::stn_spdk_controller_is_absent(pointer.0.as_ptr()),
+            )
         };
+        if removed && !self.shared.failed.swap(true, Ordering::AcqRel) {
+            let controller = &self.shared.transport_id;
+            tracing::error!(
+                controller,
+                "the drive is being unplugged or unbound, or was pulled out"
+            );
+        }
         if failed {
             self.shared.failed.store(true, Ordering::Release);
         }
@@ -324,7 +359,10 @@ impl QueuePair {
         let controller = self.controller.lock();
         // SAFETY: nobody else uses this controller or its queues: one user, and both locks are held.
         unsafe {
-            if spdk_sys::stn_spdk_controller_reset(controller.0.as_ptr()) == 0 {
+            if spdk_sys::stn_spdk_controller_is_absent(controller.0.as_ptr()) {
+                // What was pulled out touches nothing, and a link that comes back has reset its drive.
+                spdk_sys::stn_spdk_controller_fail(controller.0.as_ptr());
+            } else if spdk_sys::stn_spdk_controller_reset(controller.0.as_ptr()) == 0 {
                 // A queue that exists at the controller can be freed in good order.
                 let _ = spdk_sys::stn_spdk_qpair_reconnect(self.pointer.as_ptr());
                 return true;

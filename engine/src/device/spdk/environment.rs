@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use crate::device::inventory;
+use crate::device::pci::is_user_space_driver;
 use crate::error::Error;
 
 /// The environment variable for the huge-page memory, in MiB, that SPDK takes at its start for
@@ -17,9 +18,6 @@ pub const MEMORY_VARIABLE: &str = "STANCHION_SPDK_MEM_MB";
 /// Enough for a dozen queue pairs.
 const DEFAULT_MEMORY_MIB: u32 = 64;
 const MAX_MEMORY_MIB: u32 = 64 << 10;
-
-/// Drivers that leave a PCI function to a program of user space.
-const USER_SPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 
 /// How it was started, or why it was not.
 static STARTED: Mutex<Option<Result<Started, String>>> = Mutex::new(None);
@@ -50,11 +48,6 @@ pub(super) fn start(needs_pci: bool) -> Result<(), Error> {
         Ok(_) => Ok(()),
         Err(why) => Err(Error::Environment(why.clone())),
     }
-}
-
-/// Whether a driver of that name leaves its device to SPDK.
-pub(super) fn is_user_space_driver(driver: &str) -> bool {
-    USER_SPACE_DRIVERS.contains(&driver)
 }
 
 fn any_user_space_drive() -> bool {

@@ -33,9 +33,10 @@ use std::time::{Duration, Instant};
 
 use spdk_sys::{stn_spdk_controller_facts, stn_spdk_namespace_facts};
 
+use super::health::Health;
 use super::kernel::{MAX_QUEUE_DEPTH, OpenMode, Regions, check};
 use super::{Command, Completion, Device, DriveFacts, Operation, SPDK, SubmitError};
-use crate::address::DriveAddress;
+use crate::address::{DriveAddress, function_of_transport_id};
 use crate::error::{Error, IoError};
 use crate::limits::BLOCK_BYTES;
 use crate::lock::{DriveLock, Sharing};
@@ -118,7 +119,7 @@ fn open_device(
     let writable = mode == OpenMode::ReadWrite;
     let sharing = if writable { Sharing::Exclusive } else { Sharing::Shared };
     let lock = DriveLock::take(&address, sharing)?;
-    environment::start(pcie::function_of(transport_id).is_some())?;
+    environment::start(function_of_transport_id(transport_id).is_some())?;
     if writable {
         wait_for_fence(&address, &lock);
     }
@@ -187,6 +188,18 @@ fn wait_for_fence(address: &str, lock: &DriveLock) {
     }
     // What cannot be removed has passed all the same.
     let _ = std::fs::remove_file(fence);
+}
+
+/// A drive's own account of its health.
+///
+/// # Errors
+/// As [`open`]; [`Error::Environment`] when the drive does not answer.
+pub(crate) fn read_health(transport_id: &str, namespace: u32) -> Result<Health, Error> {
+    let address = DriveAddress::Spdk { transport_id: transport_id.into(), namespace }.to_string();
+    let _lock = DriveLock::take(&address, Sharing::Shared)?;
+    environment::start(function_of_transport_id(transport_id).is_some())?;
+    let controller = Controller::connect(transport_id, DEFAULT_TIMEOUT)?;
+    controller.health()
 }
 
 impl Split {

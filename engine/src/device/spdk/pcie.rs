@@ -10,13 +10,9 @@ use spdk_sys::{stn_spdk_controller, stn_spdk_controller_facts};
 
 use super::{controller, environment, facts};
 use crate::address::DriveAddress;
+use crate::device::pci::is_user_space_driver;
 use crate::device::{DriveFacts, inventory};
 use crate::error::Error;
-
-/// The PCI function of a PCIe transport ID in its canonical form.
-pub(super) fn function_of(transport_id: &str) -> Option<&str> {
-    transport_id.strip_prefix("trtype:PCIe traddr:")
-}
 
 /// Refuses a function that SPDK cannot have, before SPDK tries.
 pub(super) fn check_driver(transport_id: &str, function: &str) -> Result<(), Error> {
@@ -30,7 +26,7 @@ pub(super) fn check_driver(transport_id: &str, function: &str) -> Result<(), Err
     let driver = std::fs::read_link(dir.join("driver")).ok();
     let driver = driver.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy());
     match driver {
-        Some(driver) if environment::is_user_space_driver(&driver) => Ok(()),
+        Some(driver) if is_user_space_driver(&driver) => Ok(()),
         Some(driver) => {
             let block = inventory::list(Path::new("/"))
                 .into_iter()
@@ -40,11 +36,12 @@ pub(super) fn check_driver(transport_id: &str, function: &str) -> Result<(), Err
                 None => "name its block device".into(),
             };
             Err(Error::Environment(format!(
-                "drive {transport_id}: the kernel's driver {driver} has it; {instead}, or bind it to vfio-pci"
+                "drive {transport_id}: the kernel's driver {driver} has it; {instead}, or give it to SPDK with \
+                 `stanchion bind --drive pcie:{function}`"
             )))
         }
         None => Err(Error::Environment(format!(
-            "drive {transport_id}: no driver has it; bind it to vfio-pci"
+            "drive {transport_id}: no driver has it; run `stanchion bind --drive pcie:{function}`"
         ))),
     }
 }
