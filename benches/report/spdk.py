@@ -43,7 +43,7 @@ def unlimited(plan):
         pool.format()
         found = compare(name, "GB/s", plan.rounds, save, lambda: perf_gb_per_s([peers], 1 if plan.quick else 2))
     note = "all threads of ours, the target's core is not counted"
-    return [*found, Row("cpu.save.spdk", statistics.median(cpu), "core-s/GB", runs=len(cpu), note=note)]
+    return [*found, Row("cpu.spdk.core_seconds_per_GB", statistics.median(cpu), "core-s/GB", runs=len(cpu), note=note)]
 
 
 def scales(plan):
