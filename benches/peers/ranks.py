@@ -13,7 +13,6 @@ import json
 import multiprocessing
 import os
 import pathlib
-import sys
 import time
 
 os.environ["DS_ACCELERATOR"] = "cpu"
@@ -21,7 +20,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import torch  # noqa: E402
 
-from . import llama3, tensors  # noqa: E402
+from . import llama3, take_output, tensors  # noqa: E402
 from .ours import MIB, OneDrive, Pipeline  # noqa: E402
 from .writers import PEERS  # noqa: E402
 
@@ -171,6 +170,7 @@ def main():
     options.add_argument("--scale", type=int, required=True)
     options.add_argument("--rounds", type=int, default=10)
     given = options.parse_args()
+    output = take_output()
     ours = Ours(given)
     peers = [PeerRanks(given, writer) for writer in ("torch_save_fsync", "deepspeed")]
     for peer in peers:
@@ -183,7 +183,7 @@ def main():
     restores = phase(given.rounds, ours.restore, readers)
     for writer in (*peers, ours):
         writer.close()
-    json.dump({"bytes": ours.bytes, "ranks": llama3.RANKS, "save": saves, "restore": restores}, sys.stdout)
+    json.dump({"bytes": ours.bytes, "ranks": llama3.RANKS, "save": saves, "restore": restores}, output)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,12 @@ import argparse
 import json
 import os
 import pathlib
-import sys
 
 # Before torch: one accelerator-free process.
 os.environ["DS_ACCELERATOR"] = "cpu"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
-from . import llama3, tensors  # noqa: E402
+from . import llama3, take_output, tensors  # noqa: E402
 from .ours import Copied, InPlace  # noqa: E402
 from .writers import PEERS  # noqa: E402
 
@@ -39,6 +38,7 @@ def main():
     options.add_argument("--peers", required=True, help=f"of {', '.join(PEERS)}; ours:WORKLOAD is ours on another workload")
     options.add_argument("--rounds", type=int, default=3)
     given = options.parse_args()
+    output = take_output()
     load = workload(given.workload)
     ours = OURS[given.ours](given.library, given.dir, load)
     peers = {name: make_peer(given, name, load) for name in given.peers.split(",")}
@@ -55,7 +55,7 @@ def main():
             runs[name]["again"].append(before)
     for writer in (*peers.values(), ours):
         writer.close()
-    json.dump({"bytes": load.bytes, "tensors": len(load.tensors), "seconds": runs}, sys.stdout)
+    json.dump({"bytes": load.bytes, "tensors": len(load.tensors), "seconds": runs}, output)
 
 
 def make_peer(given, name, load):

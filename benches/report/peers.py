@@ -41,6 +41,7 @@ def compare_with(plan, names, workload, rounds, note="", ours="stanchion"):
     wanted = {peer: name for peer, name in names.items() if plan.wants(name)}
     if not wanted:
         return []
+    reserve_huge_pages(POOL_PAGES)
     document = side_by_side(plan, workload, wanted, rounds, ours)
     note = note or f"{document['tensors']} tensors, {document['bytes'] / MIB:.0f} MiB"
     return [row for peer, name in wanted.items() for row in rows_of(name, document, document["seconds"][peer], note)]
@@ -56,8 +57,9 @@ def single_tensors(plan):
             names |= {peer: f"save.kernel/{peer}" for peer in FILE_WRITERS}
         rounds = rounds_of(plan, size)
         found += compare_with(plan, names, f"single:{size}", rounds, "from ordinary memory")
-        reserve_huge_pages(POOL_PAGES + size // (2 * MIB))
         names = {"deepspeed": f"{name}.in_place/deepspeed"}
+        if plan.wants(*names.values()):
+            reserve_huge_pages(POOL_PAGES + size // (2 * MIB))
         found += compare_with(plan, names, f"single:{size}", rounds, "ours from its own memory", "stanchion_in_place")
     return found
 
