@@ -6,8 +6,9 @@ import re
 import shutil
 import signal
 import sys
+import time
 
-from . import kernel, machine, parts, spdk, write
+from . import charts, kernel, machine, parts, peers, spdk, venv, write
 from .compare import say
 from .tools import ROOT, Failed, build, has_spdk, target_directory
 
@@ -21,10 +22,13 @@ class Plan:
         self.only = re.compile(options.only or "")
         self.programs = programs
         self.stanchion = programs["stanchion"]
+        self.library = programs["library"]
+        # The Python environment of the peers, where they are measured.
+        self.peers = None
         self.spdk = has_spdk()
         self.root = ROOT
         self.work = work
-        self.missing = ["peers in Python (torch.save, DCP, safetensors, DeepSpeed): not part of this bench yet"]
+        self.missing = []
 
     def wants(self, *names):
         return any(self.only.search(name) for name in names)
@@ -37,12 +41,18 @@ class Plan:
 def main(description):
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--quick", action="store_true", help="smaller and fewer: a quarter of an hour on 2 cores")
+    options.add_argument("--peers", action="store_true", help="beside torch.save, DCP, safetensors and DeepSpeed too: 6 GB in target/peers, once")
+    options.add_argument("--charts", type=pathlib.Path, metavar="DIR", help="draw SVG charts of the rows")
+    options.add_argument("--from", dest="source", type=pathlib.Path, metavar="FILE", help="measure nothing: charts and Markdown of such a JSON report")
     options.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the report as JSON")
     options.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="write it as Markdown (default: standard output)")
     options.add_argument("--only", metavar="REGEX", help="only rows whose name it finds")
     options.add_argument("--rounds", type=int, metavar="N", help="rounds of each comparison (default 7; 3 with --quick)")
     options.add_argument("--dir", type=pathlib.Path, help="where the drives in files go (default target/bench)")
     given = options.parse_args()
+    if given.source:
+        tell(given, *write.from_json(given.source.read_text()))
+        return 0
     if os.geteuid() != 0:
         print("scripts/bench: run as root: it reserves huge pages and starts NVMe-oF targets", file=sys.stderr)
         return 13
@@ -54,6 +64,12 @@ def main(description):
     plan = Plan(given, programs, work)
     described = machine.describe(work)
     groups = [*parts.GROUPS, *kernel.GROUPS]
+    if given.peers:
+        plan.peers = venv.environment()
+        described |= plan.peers.versions()
+        groups += peers.GROUPS
+    else:
+        plan.left_out("torch.save, DCP, safetensors, DeepSpeed: --peers measures them")
     if plan.spdk:
         groups += spdk.GROUPS
     else:
@@ -61,11 +77,13 @@ def main(description):
     rows, failed = [], False
     try:
         for group in groups:
+            started = time.monotonic()
             try:
                 rows += group(plan)
             except Failed as failure:
                 failed = True
                 plan.left_out(f"{group.__name__}: failed: {failure}")
+            say(f"{group.__name__}: {time.monotonic() - started:.0f} s")
     except KeyboardInterrupt:
         plan.left_out("what was to come: interrupted")
     finally:
@@ -73,9 +91,17 @@ def main(description):
     described["load_average_at_end"] = os.getloadavg()[0]
     if given.json:
         given.json.write_text(write.as_json(described, rows, plan.missing) + "\n")
-    text = write.as_markdown(described, rows, plan.missing)
+    tell(given, described, rows, plan.missing)
+    return int(failed)
+
+
+def tell(given, described, rows, missing):
+    if given.charts:
+        given.charts.mkdir(parents=True, exist_ok=True)
+        for name, text in charts.draw(rows):
+            (given.charts / name).write_text(text)
+    text = write.as_markdown(described, rows, missing)
     if given.markdown:
         given.markdown.write_text(text)
     else:
         print(text)
-    return int(failed)

@@ -10,7 +10,7 @@ def commits(plan):
     names = ["commits.per_second", "commit.tail_ms.p50", "commit.tail_ms.p99"]
     if not plan.wants(*names):
         return []
-    count = 300 if plan.quick else 1000
+    count = 1000
     drive = plan.work / "commits.img"
     drive.unlink(missing_ok=True)
     # 1 MB each; all are kept, so the catalogue grows to its end.

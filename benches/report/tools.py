@@ -45,14 +45,15 @@ def has_spdk():
 
 
 def build():
-    """Builds the command and the benches; the paths of the command, commits and ring_threads."""
-    features = ["--features", "spdk"] if has_spdk() else []
+    """Builds the command, the C library and the benches; the paths of the command, libstanchion, commits and ring_threads."""
+    features = ["--features", "stanchion/spdk,stanchion-cli/spdk"] if has_spdk() else []
     say("building")
-    subprocess.run(["cargo", "build", "--release", "-p", "stanchion-cli", *features], cwd=ROOT, check=True)
+    subprocess.run(["cargo", "build", "--release", "-p", "stanchion-cli", "-p", "stanchion", *features], cwd=ROOT, check=True)
     messages = run(
         ["cargo", "bench", "--no-run", "--bench", "commits", "--bench", "ring_threads", "--message-format=json"], cwd=ROOT
     )
-    programs = {"stanchion": target_directory() / "release" / "stanchion"}
+    release = target_directory() / "release"
+    programs = {"stanchion": release / "stanchion", "library": release / "libstanchion.so"}
     for line in messages.splitlines():
         message = json.loads(line)
         if message.get("executable") and message["target"]["kind"] == ["bench"]:

@@ -2,9 +2,17 @@
 import dataclasses
 import json
 
+from .compare import Row
+
 
 def as_json(machine, rows, left_out):
     return json.dumps({"machine": machine, "rows": [dataclasses.asdict(row) for row in rows], "left_out": left_out}, indent=1)
+
+
+def from_json(text):
+    """What as_json was given."""
+    document = json.loads(text)
+    return document["machine"], [Row(**row) for row in document["rows"]], document["left_out"]
 
 
 def as_markdown(machine, rows, left_out):

@@ -1,0 +1,145 @@
+"""Stanchion as a writer, on one preallocated file drive, through the C library.
+
+`Copied` has its data in ordinary memory, as every peer has: it packs it into 64 MiB of the ring's huge pages, piece by
+piece, while earlier pieces are being written. `InPlace` has it in the ring's memory, as a trainer has that copies
+from its accelerator straight to there: no copy is left to count.
+"""
+import ctypes
+import time
+
+from .library import COMMIT, WRITE, Engine, Library, Ring
+
+MIB = 1 << 20
+CHUNK = MIB
+BUFFERS_BYTES = 64 * MIB
+PIECE_BYTES = 2 * MIB
+NAME = "bench@{}"
+
+
+def pieces_of(tensors, piece_bytes):
+    """What fills each piece: lists of (address, offset in the piece, bytes), tensors one after the other."""
+    pieces, filled = [[]], 0
+    for tensor in tensors.values():
+        address, left = tensor.data_ptr(), tensor.nbytes
+        while left:
+            if filled == piece_bytes:
+                pieces.append([])
+                filled = 0
+            count = min(left, piece_bytes - filled)
+            pieces[-1].append((address, filled, count))
+            address, left, filled = address + count, left - count, filled + count
+    return pieces
+
+
+class Pipeline:
+    """One participant: its ring, its buffers, and how to fill them."""
+
+    def __init__(self, engine, workload, participants=1, participant=0, buffers_bytes=BUFFERS_BYTES):
+        self.workload, self.participants, self.participant = workload, participants, participant
+        self.ring = Ring(engine, buffers_bytes)
+        self.buffers = [self.ring.alloc(PIECE_BYTES) for _ in range(buffers_bytes // PIECE_BYTES)]
+        self.shards = workload.shards()
+        self.pieces = pieces_of(workload.tensors, PIECE_BYTES)
+
+    def save(self, name):
+        """Until it is durable and visible. The checkpoint's handle is still to be closed."""
+        ring, move = self.ring, ctypes.memmove
+        checkpoint = ring.begin(name, self.workload.bytes, self.shards, self.participants, self.participant)
+        free = list(range(len(self.buffers)))
+        for number, piece in enumerate(self.pieces):
+            while not free:
+                free += ring.wait()
+            place = free.pop()
+            address, key = self.buffers[place]
+            for source, offset, count in piece:
+                move(address + offset, source, count)
+            length = offset + count
+            ring.submit(WRITE, checkpoint, place, key, 0, length, number * PIECE_BYTES)
+        ring.submit(COMMIT, checkpoint, COMMIT_TAG)
+        while COMMIT_TAG not in ring.wait():
+            pass
+        return checkpoint
+
+    def close(self):
+        self.ring.destroy()
+
+
+COMMIT_TAG = 1 << 32
+
+
+class OneDrive:
+    """A pool with room for two generations, every block of which was written once."""
+
+    def __init__(self, library, directory, size_bytes):
+        self.path = directory / "stanchion.img"
+        self.path.unlink(missing_ok=True)
+        rounded = -(-size_bytes // CHUNK) * CHUNK
+        self.engine = Engine(Library(library), self.path, 2 * rounded + 256 * MIB)
+        self.step = 0
+
+    def name(self):
+        return NAME.format(self.step)
+
+    def warm(self, writer):
+        for _ in range(4):
+            writer.save()
+
+    def close(self):
+        self.engine.close()
+        self.path.unlink()
+
+
+class Copied:
+    name = "stanchion"
+
+    def __init__(self, library, directory, workload):
+        self.drive = OneDrive(library, directory, workload.bytes)
+        self.pipeline = Pipeline(self.drive.engine, workload)
+        self.drive.warm(self)
+
+    def save(self):
+        self.drive.step += 1
+        started = time.perf_counter()
+        checkpoint = self.pipeline.save(self.drive.name())
+        seconds = time.perf_counter() - started
+        self.pipeline.ring.close(checkpoint)
+        self.drive.engine.remove(self.drive.name())
+        return seconds
+
+    def close(self):
+        self.pipeline.close()
+        self.drive.close()
+
+
+class InPlace:
+    name = "stanchion_in_place"
+
+    def __init__(self, library, directory, workload):
+        self.workload = workload
+        self.drive = OneDrive(library, directory, workload.bytes)
+        rounded = -(-workload.bytes // (2 * MIB)) * 2 * MIB
+        self.ring = Ring(self.drive.engine, rounded)
+        address, self.key = self.ring.alloc(rounded)
+        for tensor in workload.tensors.values():
+            ctypes.memmove(address, tensor.data_ptr(), tensor.nbytes)
+            address += tensor.nbytes
+        self.shards = workload.shards()
+        self.drive.warm(self)
+
+    def save(self):
+        self.drive.step += 1
+        started = time.perf_counter()
+        length = self.workload.bytes
+        checkpoint = self.ring.begin(self.drive.name(), length, self.shards)
+        self.ring.submit(WRITE, checkpoint, 0, self.key, 0, length, 0)
+        self.ring.submit(COMMIT, checkpoint, COMMIT_TAG)
+        while COMMIT_TAG not in self.ring.wait():
+            pass
+        seconds = time.perf_counter() - started
+        self.ring.close(checkpoint)
+        self.drive.engine.remove(self.drive.name())
+        return seconds
+
+    def close(self):
+        self.ring.destroy()
+        self.drive.close()
