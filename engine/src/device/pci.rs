@@ -210,8 +210,9 @@ pub fn function_of(root: &Path, address: &DriveAddress) -> Result<String, Error>
         },
         DriveAddress::Path(path) => {
             // Links as in /dev/disk/by-id lead to the device's own name.
-            let path =
-                fs::canonicalize(system.path(&path.display().to_string())).map_err(|_| {
+            let path = std::path::absolute(path)
+                .and_then(|path| fs::canonicalize(system.path(&path.display().to_string())))
+                .map_err(|_| {
                     let detail =
                         "no such block device; `stanchion drives` lists what there is".into();
                     Error::DriveNotFound { address: address.to_string(), detail }
