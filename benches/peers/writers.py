@@ -1,14 +1,15 @@
 """The peers. Each saves the same tensors to the same file system and is durable when its clock stops: what a writer does
 not flush itself is flushed for it, inside the clock. What it wrote last is removed outside of it."""
 import ctypes
+import mmap
 import os
 import shutil
 import time
 
 MIB = 1 << 20
 HUGE_PAGE = 2 * MIB
-# Makes huge pages of ordinary ones at once; since Linux 6.1.
-MADV_COLLAPSE = 25
+# Of Linux on x86-64 and arm64; Python's mmap does not know them.
+MAP_FIXED, MAP_HUGETLB = 0x10, 0x40000
 
 
 def fsync(path):
@@ -156,11 +157,15 @@ class DeepSpeedBest(DeepSpeed):
 
     def prepare(self):
         super().prepare()
-        libc = ctypes.CDLL(None, use_errno=True)
+        # Its own allocator gives small ones; huge ones take their place, at the same addresses.
         start = -(-self.buffer.data_ptr() // HUGE_PAGE) * HUGE_PAGE
         length = (self.buffer.data_ptr() + self.buffer.nbytes - start) // HUGE_PAGE * HUGE_PAGE
-        if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), MADV_COLLAPSE) != 0:
-            raise OSError(ctypes.get_errno(), "madvise(MADV_COLLAPSE) of DeepSpeed's buffer")
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED | MAP_HUGETLB
+        if libc.mmap(start, length, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) != start:
+            raise OSError(ctypes.get_errno(), "huge pages for DeepSpeed's buffer")
 
 
 PEERS = {peer.name: peer for peer in (TorchSave, Safetensors, Dcp, DcpAsync, DeepSpeed, DeepSpeedBest)}

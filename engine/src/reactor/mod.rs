@@ -18,6 +18,7 @@ pub(crate) mod segment;
 mod session_entries;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossbeam::sync::{Parker, Unparker};
 
@@ -76,6 +77,9 @@ impl ChunkToken {
         }
     }
 }
+
+/// How long a reactor sleeps while interrupt-driven drives take long.
+const NAP: Duration = Duration::from_micros(50);
 
 /// One reactor. Lives on its own pinned thread.
 pub(crate) struct Reactor {
@@ -142,10 +146,17 @@ impl Reactor {
             match idle.next(keep_spinning) {
                 Pause::Spin => std::hint::spin_loop(),
                 Pause::Nap(time) => std::thread::sleep(time),
-                Pause::Park(_) if !self.is_quiet() => std::thread::yield_now(),
+                Pause::Park(_) if !self.is_quiet() => self.pause(),
                 Pause::Park(time) => self.park(time),
             }
         }
+    }
+
+    /// Lets others have the core while something is under way that takes long. Where the kernel moves
+    /// the bytes, its own threads may need this very core to finish them, and a thread that yields
+    /// gives it to none of a lower priority: that needs sleep.
+    fn pause(&self) {
+        if self.may_nap { std::thread::sleep(NAP) } else { std::thread::yield_now() }
     }
 
     /// A chunk is under way, or a drive works for somebody else. A commit that waits is neither.
@@ -158,7 +169,7 @@ impl Reactor {
         self.operations.is_empty() && self.drives.iter().all(|drive| drive.outstanding() == 0)
     }
 
-    fn park(&mut self, time: std::time::Duration) {
+    fn park(&mut self, time: Duration) {
         // A ring's flag tells its client to wake us. Work that came before the flag was up shows
         // in `prepare_sleep`; what other threads send is announced by a token in the parker.
         let mut work = false;
