@@ -164,4 +164,28 @@ def split_safetensors(path, into):
     return tensors
 
 
-GROUPS = (beside_fio, buffered, memory, small_tensors)
+def ladder(plan):
+    """The published remedies one at a time, and what saves beside training add to an iteration."""
+    if not plan.wants("train.stall") and not plan.wants("ladder"):
+        return []
+    size, ranks = (512 * MIB if plan.quick else 2 * GIB), 4
+    paths = [plan.work / f"ladder{number}.img" for number in range(2)]
+    for path in paths:
+        path.unlink(missing_ok=True)
+    pool = Pool(plan.stanchion, paths, f"{2 * size // MIB + 256}MiB")
+    pool.format()
+    command = [plan.stanchion, "bench", "ladder", "--json", "--size", size, "--ranks", ranks, "--runs", plan.rounds]
+    told = json.loads(run([*command, *pool.drives]))
+    for path in paths:
+        path.unlink()
+    found = []
+    for rung in told["rungs"]:
+        note = f"{rung['what']}; ratio: to the rung below; stall of the trainer {rung['stall_seconds']:.3f} s"
+        found.append(Row(f"ladder.{rung['rung']}", rung["gb_per_s"], "GB/s", rung["gain"], runs=plan.rounds, note=note))
+    train = told["train"]
+    note = f"saves beside {train['compute_seconds']:.2f} s of compute, over the same iterations without saves"
+    found.append(Row("train.stall", 100 * train["stall_share"], "% of an iteration", runs=5 * plan.rounds, note=note))
+    return found
+
+
+GROUPS = (beside_fio, buffered, memory, small_tensors, ladder)

@@ -1,0 +1,21 @@
+//! Runs one operation so often: `instructions NAME COUNT`. `scripts/instructions` counts, by Callgrind,
+//! what that costs, and takes the difference of two runs for the cost of one operation.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod operations;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let operations = operations::all();
+    let [name, count] = arguments.as_slice() else {
+        operations.iter().for_each(|operation| println!("{}", operation.name));
+        return;
+    };
+    let count: u32 = count.parse().expect("a count");
+    let mut operation = operations
+        .into_iter()
+        .find(|operation| operation.name == name)
+        .unwrap_or_else(|| panic!("no operation {name}"));
+    (0..count).for_each(|_| (operation.run)());
+}

@@ -1,0 +1,148 @@
+//! The operations that are ours and pure, one at a time: what `parts` times and `instructions` counts.
+
+use std::hint::black_box;
+
+use stanchion::extent::ExtentMap;
+use stanchion::format::{Catalogue, CatalogueEntry, ChunkRecord, MetaExtent, SegmentTable, Shard};
+use stanchion::ring::{CompleteEntry, RingSizes, SubmitEntry, Transfer, pair};
+use stanchion::units::{Copies, DriveIndex, Generation, Location};
+use uuid::Uuid;
+
+const MIB: u64 = 1 << 20;
+const CATALOGUE_OFFSET_BYTES: u64 = 16 << 20;
+const POOL: Uuid = Uuid::from_u128(1);
+
+/// One operation, ready to be run any number of times.
+pub struct Operation {
+    /// Its name, as the committed counts have it.
+    pub name: &'static str,
+    /// Runs it once.
+    pub run: Box<dyn FnMut()>,
+}
+
+/// All of them.
+pub fn all() -> Vec<Operation> {
+    let operation = |name, run| Operation { name, run };
+    vec![
+        operation("ring_round_trips_64", ring()),
+        operation("entry_decode", entry_decode()),
+        operation("allocate_1000_fragmented", allocate()),
+        operation("catalogue_encode_1000", catalogue_encode()),
+        operation("catalogue_decode_1000", catalogue_decode()),
+        operation("table_encode_16_gib", table_encode()),
+        operation("table_decode_16_gib", table_decode()),
+    ]
+}
+
+/// 64 entries through a ring and back, both ends on one thread.
+fn ring() -> Box<dyn FnMut()> {
+    let (mut client, mut engine) = pair(RingSizes::new(64).unwrap()).unwrap();
+    let entries = [SubmitEntry::nop(7); 64];
+    let mut out = [CompleteEntry::default(); 64];
+    Box::new(move || {
+        assert_eq!(client.submit(black_box(&entries)).accepted, 64);
+        while let Some(entry) = engine.take().unwrap() {
+            engine.complete(CompleteEntry::success(entry.user_data, 0, 0));
+        }
+        let _ = engine.publish();
+        assert_eq!(client.peek(&mut out), 64);
+    })
+}
+
+fn entry_decode() -> Box<dyn FnMut()> {
+    let transfer = Transfer {
+        checkpoint: 3,
+        buffer: 1,
+        buffer_offset_bytes: 4096,
+        len_bytes: MIB,
+        segment_offset_bytes: 7 * MIB,
+    };
+    let entry = SubmitEntry::write(transfer, 9);
+    Box::new(move || {
+        black_box(black_box(&entry).decode().unwrap());
+    })
+}
+
+/// Takes and gives back 1000 slots of a drive of 8 TB in chunks of 1 MiB, of whose first half every
+/// other slot is used.
+fn allocate() -> Box<dyn FnMut()> {
+    let mut map = ExtentMap::new(8 << 20);
+    (0..2 << 20).for_each(|i| map.mark_used(2 * i, 1).unwrap());
+    let mut slots = Vec::with_capacity(1000);
+    Box::new(move || {
+        assert!(map.allocate_many(1000, &mut slots));
+        slots.drain(..).for_each(|slot| map.release(slot, 1).unwrap());
+    })
+}
+
+fn catalogue() -> Catalogue {
+    let extent =
+        MetaExtent { offset_bytes: CATALOGUE_OFFSET_BYTES, len_bytes: 4096, hash: [7; 16] };
+    let entry = |step: u64| CatalogueEntry {
+        id: Uuid::from_u128(u128::from(step) + 2),
+        name: "llama".into(),
+        step,
+        bytes: 1 << 30,
+        participants: 8,
+        committed_unix_ns: 1,
+        generation: Generation(step),
+        manifest: extent,
+    };
+    let entries = (0..1000).map(entry).collect();
+    Catalogue { pool: POOL, generation: Generation(1001), entries }
+}
+
+fn catalogue_encode() -> Box<dyn FnMut()> {
+    let catalogue = catalogue();
+    Box::new(move || {
+        black_box(black_box(&catalogue).encode(CATALOGUE_OFFSET_BYTES));
+    })
+}
+
+fn catalogue_decode() -> Box<dyn FnMut()> {
+    let encoded = catalogue().encode(CATALOGUE_OFFSET_BYTES);
+    Box::new(move || {
+        black_box(Catalogue::decode(black_box(&encoded.bytes), &encoded.extent, POOL).unwrap());
+    })
+}
+
+/// Of a segment of 16 GiB over eight drives.
+fn table() -> SegmentTable {
+    let shard = |i| Shard {
+        name: format!("layer.{i}"),
+        offset_bytes: i << 20,
+        length_bytes: 1 << 20,
+        dtype: "F16".into(),
+        shape: vec![1 << 19],
+    };
+    let chunk = |number: u64| {
+        let location = Location { drive: DriveIndex((number % 8) as u16), slot: number / 8 };
+        ChunkRecord { crc64: number, copies: Copies::one(location) }
+    };
+    SegmentTable {
+        pool: POOL,
+        checkpoint: Uuid::from_u128(2),
+        participant: 0,
+        length_bytes: 16 << 30,
+        chunk_bytes: MIB,
+        shards: (0..200).map(shard).collect(),
+        chunks: (0..16 << 10).map(chunk).collect(),
+    }
+}
+
+fn table_encode() -> Box<dyn FnMut()> {
+    let table = table();
+    Box::new(move || {
+        black_box(black_box(&table).encode(CATALOGUE_OFFSET_BYTES));
+    })
+}
+
+fn table_decode() -> Box<dyn FnMut()> {
+    let table = table();
+    let encoded = table.encode(CATALOGUE_OFFSET_BYTES);
+    Box::new(move || {
+        let bytes = black_box(&encoded.bytes);
+        let decoded = SegmentTable::decode(bytes, &encoded.extent, POOL, table.checkpoint, 0);
+        black_box(decoded.unwrap());
+    })
+}
