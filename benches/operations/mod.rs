@@ -108,7 +108,7 @@ fn catalogue_decode() -> Box<dyn FnMut()> {
 
 /// Of a segment of 16 GiB over eight drives.
 fn table() -> SegmentTable {
-    let shard = |i| Shard {
+    let shard = |i: u64| Shard {
         name: format!("layer.{i}"),
         offset_bytes: i << 20,
         length_bytes: 1 << 20,
