@@ -421,7 +421,7 @@ impl<'a> Live<'a> {
         if !self.explorer.expected.allows(generation) {
             return Err(Stop::Violation(format!("generation {generation} is visible")));
         }
-        self.explorer.expected.acknowledge(generation);
+        self.explorer.expected.see(generation);
         let cut_one_in = std::mem::take(&mut self.explorer.cut_one_in);
         let reopened = self.reopen();
         self.explorer.cut_one_in = cut_one_in;

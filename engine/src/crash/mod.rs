@@ -287,6 +287,7 @@ impl Run<'_> {
             expected: Expected {
                 history: history.map(|known| (known, base.contents.clone())).into(),
                 acknowledged: base.generation,
+                promised: base.generation,
                 pending: None,
             },
             effort,

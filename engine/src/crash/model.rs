@@ -22,8 +22,11 @@ pub(super) type Contents = BTreeMap<CheckpointName, Stored>;
 pub(super) struct Expected {
     /// By generation, from the one before the first acknowledged: what it holds.
     pub(super) history: BTreeMap<u64, Contents>,
-    /// The newest generation that was acknowledged.
+    /// The newest generation that was acknowledged, or that a recovery has shown.
     pub(super) acknowledged: u64,
+    /// The newest generation that was acknowledged: every drive has it. One that a recovery has shown
+    /// may be known to a single drive until that recovery has committed.
+    pub(super) promised: u64,
     /// The one being committed: after a crash it is wholly there, or not at all.
     pub(super) pending: Option<u64>,
 }
@@ -39,8 +42,14 @@ impl Expected {
         self.pending = Some(generation);
     }
 
-    /// The pending generation, or whatever recovery opened, counts from now on.
+    /// The pending generation is durable on every drive.
     pub(super) fn acknowledge(&mut self, generation: u64) {
+        self.see(generation);
+        self.promised = generation;
+    }
+
+    /// A recovery opened this generation, and may have shown it to somebody.
+    pub(super) fn see(&mut self, generation: u64) {
         self.pending = None;
         self.acknowledged = generation;
         self.history.retain(|known, _| *known <= generation && known + 2 > generation);

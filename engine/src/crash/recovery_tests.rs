@@ -32,6 +32,7 @@ fn saved(lab: &Lab, drives: usize) -> (Vec<SimDrive>, Expected) {
         expected: Expected {
             history: [(base.generation, base.contents.clone())].into(),
             acknowledged: base.generation,
+            promised: base.generation,
             pending: None,
         },
         effort: Effort::NONE,
