@@ -68,6 +68,11 @@ impl Output {
     }
 }
 
+/// A number of things, in words: `1 file`, `2 files`.
+pub fn count(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
 /// A table as text, without spaces at the ends of lines.
 pub fn lines(table: &Table) -> String {
     table.trim_fmt()

@@ -161,9 +161,9 @@ pub fn run(
         });
     }
     output.summary(format_args!(
-        "restored {name}: {bytes} bytes ({}) in {} files, {:.3} s, {}, verified",
+        "restored {name}: {bytes} bytes ({}) in {}, {:.3} s, {}, verified",
         output::size(bytes),
-        paths.len(),
+        output::count(paths.len(), "file"),
         time.as_secs_f64(),
         output::rate(bytes, time)
     ))

@@ -268,12 +268,12 @@ fn tell(pool: &Pool, spec: &CheckpointSpec, saved: &Saved, output: Output) -> Re
         });
     }
     output.summary(format_args!(
-        "saved {}: {} bytes ({}) in {} shards, {:.3} s, {}, commit tail {commit_tail_ms:.1} ms, \
+        "saved {}: {} bytes ({}) in {}, {:.3} s, {}, commit tail {commit_tail_ms:.1} ms, \
          generation {}",
         spec.name,
         bytes,
         output::size(bytes),
-        spec.shards.len(),
+        output::count(spec.shards.len(), "shard"),
         saved.time.as_secs_f64(),
         output::rate(bytes, saved.time),
         saved.generation

@@ -117,15 +117,21 @@ impl Findings {
         for damage in &self.damages {
             output.text(plain(&damage.to_string()))?;
         }
-        for damage in &self.repaired {
+        // What was missing on a drive that is new is no news, one by one.
+        let is_rebuilt = |damage: &&Damage| report.rebuilt.contains(&damage.serial);
+        for damage in self.repaired.iter().filter(|damage| !is_rebuilt(damage)) {
             output.text(plain(&format!("repaired from its copy: {damage}")))?;
         }
         for serial in &report.rebuilt {
-            output.text(plain(&format!("drive {serial} holds everything that it should now")))?;
+            let filled = self.repaired.iter().filter(|damage| damage.serial == *serial).count();
+            output.text(plain(&format!(
+                "drive {serial} holds everything that it should now; {} filled in",
+                output::count(filled, "place")
+            )))?;
         }
         output.summary(format_args!(
-            "verified {} checkpoints, {} of data, {} copies of metadata: {}",
-            report.checkpoints,
+            "verified {}, {} of data, {} copies of metadata: {}",
+            output::count(report.checkpoints, "checkpoint"),
             output::size(report.data_bytes),
             report.metadata_copies,
             match (self.is_clean(), self.repaired.len()) {

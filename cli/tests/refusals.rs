@@ -37,7 +37,7 @@ fn drives_that_hold_data_are_not_formatted() {
 fn a_pool_with_checkpoints_is_data_and_one_without_is_not() {
     let place = saved(2);
     let outcome = place.run(&["format", "--yes"]);
-    outcome.fails(12, &["holds 1 checkpoints", "--force destroys them"]);
+    outcome.fails(12, &["holds checkpoints (1)", "--force destroys them"]);
     assert_eq!(place.checkpoints(), 1);
     place.run(&["rm", "llama@100"]).ok();
     place.run(&["format", "--yes"]).ok();

@@ -155,7 +155,7 @@ fn text_for_people_names_what_there_is() {
     let place = Place::with_pool(2);
     place.file("model", &[1; 3 << 20]);
     let saved = place.run(&["save", "llama@100", "model"]).ok().stdout;
-    assert!(saved.contains("saved llama@100: 3145728 bytes (3.0 MiB) in 1 shards"), "{saved}");
+    assert!(saved.contains("saved llama@100: 3145728 bytes (3.0 MiB) in 1 shard,"), "{saved}");
     assert!(saved.contains("GB/s") && saved.contains("commit tail"), "{saved}");
     assert!(place.run(&["save", "llama@101", "model", "-q"]).ok().stdout.is_empty());
     let listed = place.run(&["list"]).ok().stdout;

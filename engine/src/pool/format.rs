@@ -99,7 +99,7 @@ impl Survey {
         match &self.content {
             Content::Absent | Content::Blank | Content::Pool { checkpoints: Some(0), .. } => None,
             Content::Pool { pool, checkpoints: Some(count), .. } => Some(format!(
-                "it belongs to pool {pool}, which holds {count} checkpoints; --force destroys them"
+                "it belongs to pool {pool}, which holds checkpoints ({count}); --force destroys them"
             )),
             Content::Pool { pool, checkpoints: None, .. } => Some(format!(
                 "it belongs to pool {pool}, whose checkpoints cannot be read; --force destroys them"
