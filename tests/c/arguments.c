@@ -35,7 +35,7 @@ static void options_of_format(void)
     opts.drives = &drive;
     opts.drive_count = 1;
     WRONG_SIZES(opts, stn_format(&opts));
-    opts.flags = 2;
+    opts.flags = 1u << 31;
     ERR(EINVAL, stn_format(&opts));
     opts.flags = 0;
     opts.reserved = 1;
@@ -76,7 +76,7 @@ static void options_of_open(void)
     pool_make(&pool, 1);
     pool_opts(&pool, &opts);
     WRONG_SIZES(opts, stn_engine_open(&opts, &engine));
-    opts.flags = 2;
+    opts.flags = 1u << 31;
     ERR(EINVAL, stn_engine_open(&opts, &engine));
     opts.flags = 0;
     opts.huge_pages = 3;

@@ -100,7 +100,7 @@ static void facts_about_a_pool(void)
     engine = pool_open(&pool);
     CLEAR(info);
     OK(stn_pool_info(engine, &info));
-    CHECK(info.drives == pool.drive_count);
+    CHECK(info.drives == pool.drive_count && info.copies == 1);
     epoch = info.epoch;
     CHECK(info.chunk_bytes >= 4096 && info.capacity_bytes >= info.free_bytes);
     CHECK(info.free_bytes > 16 * MIB);
@@ -110,6 +110,7 @@ static void facts_about_a_pool(void)
         CHECK(drive.capacity_bytes > 0 && strlen(drive.serial) > 0 && strlen(drive.model) > 0);
         CHECK(strlen(drive.back_end) > 0 && strlen(drive.address) > 0);
         CHECK(drive.volatile_cache >= -1 && drive.volatile_cache <= 1);
+        CHECK(drive.state == STN_DRIVE_MEMBER);
     }
     OK(stn_engine_close(engine));
     engine = pool_open_read_only(&pool);
