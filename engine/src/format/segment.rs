@@ -172,11 +172,11 @@ impl SegmentTable {
         if self.chunks.len() as u64 != self.length_bytes.div_ceil(self.chunk_bytes) {
             return Err(format!("{} chunks for {} bytes", self.chunks.len(), self.length_bytes));
         }
-        let mut places = self.chunks.iter().flat_map(|chunk| chunk.copies.iter());
-        if let Some(location) = places.find(|location| location.slot >> SLOT_BITS != 0) {
-            return Err(format!("slot {}", location.slot));
-        }
-        for ChunkRecord { copies, .. } in &self.chunks {
+        let is_wrong = |location: Location| location.slot >> SLOT_BITS != 0;
+        for (number, ChunkRecord { copies, .. }) in self.chunks.iter().enumerate() {
+            if is_wrong(copies.first) || copies.second.is_some_and(is_wrong) {
+                return Err(format!("a slot of chunk {number} that no drive can have"));
+            }
             if copies.count() != self.copies() {
                 return Err("chunks with different numbers of copies".into());
             }
@@ -297,13 +297,15 @@ impl SegmentTable {
         }
         let slots: Vec<u64> = drives.iter().map(|d| layout.data_slots(d.capacity_bytes)).collect();
         for (number, chunk) in self.chunks.iter().enumerate() {
-            let lost = |location: &Location| {
+            let is_lost = |location: Location| {
                 let slots = slots.get(location.drive.as_usize());
                 slots.is_none_or(|slots| location.slot >= *slots)
             };
-            if let Some(Location { drive, slot }) = chunk.copies.iter().find(lost) {
+            let Copies { first, second } = chunk.copies;
+            if is_lost(first) || second.is_some_and(is_lost) {
                 return Err(corrupt(format!(
-                    "chunk {number} lies in slot {slot} of drive {drive}, which the pool does not have"
+                    "chunk {number} lies in a slot that the pool does not have: {:?}",
+                    chunk.copies
                 )));
             }
         }
