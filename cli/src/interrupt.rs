@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 use crate::exit::Failure;
@@ -31,6 +31,8 @@ impl Interrupt {
             flag::register_conditional_shutdown(signal, EXIT_CODE, Arc::clone(&at_once))?;
             flag::register(signal, Arc::clone(&at_once))?;
         }
+        // Caught, so that a limit on the size of files fails a write instead of ending the process.
+        flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         Ok(Interrupt(at_once))
     }
 
