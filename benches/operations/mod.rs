@@ -63,11 +63,11 @@ fn entry_decode() -> Box<dyn FnMut()> {
     })
 }
 
-/// Takes and gives back 1000 slots of a drive of 8 TB in chunks of 1 MiB, of whose first half every
+/// Takes and gives back 1000 slots of a drive of 1 TB in chunks of 1 MiB, of whose first half every
 /// other slot is used.
 fn allocate() -> Box<dyn FnMut()> {
-    let mut map = ExtentMap::new(8 << 20);
-    (0..2 << 20).for_each(|i| map.mark_used(2 * i, 1).unwrap());
+    let mut map = ExtentMap::new(1 << 20);
+    (0..1 << 18).for_each(|i| map.mark_used(2 * i, 1).unwrap());
     let mut slots = Vec::with_capacity(1000);
     Box::new(move || {
         assert!(map.allocate_many(1000, &mut slots));
