@@ -17,7 +17,7 @@ use common::{Pattern, save, save_disturbed};
 use stanchion_engine::device::kernel::OpenMode;
 use stanchion_engine::device::{self, Command, DmaSlice, Operation, SubmitError, spdk};
 use stanchion_engine::ring::codes;
-use stanchion_engine::{CheckpointName, Error, IoError};
+use stanchion_engine::{CheckpointName, Error, ErrorKind, IoError};
 
 const MIB: u64 = 1 << 20;
 /// The keep-alive timeout and a margin, and the opening itself on a busy machine.
@@ -165,7 +165,9 @@ fn opening_a_target_that_hangs_ends() {
             failed += usize::from(opened.is_err());
             longest = longest.max(took);
             if let Err(error) = opened {
-                assert!(matches!(error, Error::DriveNotFound { .. }), "{error}");
+                // Before or after the controller answered: it is not there, or gives no queue pair.
+                let expected = [ErrorKind::NotFound, ErrorKind::Environment, ErrorKind::Failed];
+                assert!(expected.contains(&error.kind()), "{error}");
             }
             bench.target.thaw();
         });
