@@ -58,48 +58,25 @@ impl Spread {
 
 #[cfg(test)]
 mod tests {
-    use uuid::Uuid;
-
     use super::*;
-    use crate::format::{DriveEntry, Features, Layout};
+    use crate::format::testing::mirror_label;
     use crate::units::Location;
-
-    const MIB: u64 = 1 << 20;
-
-    fn label(states: &[DriveState]) -> Label {
-        let drive = |(n, state): (usize, &DriveState)| DriveEntry {
-            uuid: Uuid::from_u128(n as u128 + 1),
-            serial: format!("S{n}"),
-            capacity_bytes: 64 * MIB,
-            state: *state,
-        };
-        Label {
-            pool: Uuid::from_u128(99),
-            epoch: 1,
-            created_unix_ns: 0,
-            features: Features::default(),
-            copies: 2,
-            index: DriveIndex(0),
-            drives: states.iter().enumerate().map(drive).collect(),
-            layout: Layout::plan(&[64 * MIB; 3], MIB).unwrap(),
-        }
-    }
 
     #[test]
     fn a_chunk_is_there_while_one_of_its_drives_is() {
         use DriveState::{Absent, Member, Rebuilding};
         let at = |drive| Location { drive: DriveIndex(drive), slot: 0 };
         let mut spread = Spread::default();
-        assert_eq!(spread.health(&label(&[Absent, Member, Member])), Health::Whole);
+        assert_eq!(spread.health(&mirror_label(&[Absent, Member, Member])), Health::Whole);
         spread.add(Copies { first: at(0), second: Some(at(1)) });
         spread.add(Copies { first: at(1), second: Some(at(2)) });
-        let health = |states| spread.health(&label(states));
+        let health = |states| spread.health(&mirror_label(states));
         assert_eq!(health(&[Member, Member, Member]), Health::Whole);
         assert_eq!(health(&[Absent, Member, Member]), Health::OneCopy);
         assert_eq!(health(&[Rebuilding, Member, Member]), Health::OneCopy);
-        let drives = vec!["S0".to_owned(), "S1".to_owned()];
+        let drives = vec!["S1".to_owned(), "S2".to_owned()];
         assert_eq!(health(&[Absent, Absent, Member]), Health::Lost { chunks: 1, drives });
         spread.add(Copies::one(at(2)));
-        assert_eq!(spread.health(&label(&[Member, Member, Member])), Health::OneCopy);
+        assert_eq!(spread.health(&mirror_label(&[Member, Member, Member])), Health::OneCopy);
     }
 }

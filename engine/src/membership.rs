@@ -69,8 +69,12 @@ impl Membership {
         if self.missing.is_empty() {
             return Ok(());
         }
+        Err(self.missing_error())
+    }
+
+    fn missing_error(&self) -> Error {
         let (pool, total) = (self.label.pool, self.order.len());
-        Err(Error::MissingDrives { pool, missing: self.missing_serials(), total })
+        Error::MissingDrives { pool, missing: self.missing_serials(), total }
     }
 
     /// The serials of the drives that are missing.
@@ -89,8 +93,7 @@ impl Membership {
             label.drives[drive.as_usize()].state = DriveState::Absent;
         }
         if label.members().next().is_none() {
-            let (pool, total) = (label.pool, self.order.len());
-            return Err(Error::MissingDrives { pool, missing: self.missing_serials(), total });
+            return Err(self.missing_error());
         }
         Ok(label)
     }
@@ -128,27 +131,12 @@ fn stale(address: String, label: &Label, newest: &Label) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{Features, Layout};
+    use crate::format::testing::mirror_label;
 
     const MIB: u64 = 1 << 20;
 
     fn label(index: u16) -> Label {
-        let drive = |n: u128| DriveEntry {
-            uuid: Uuid::from_u128(n),
-            serial: format!("S{n}"),
-            capacity_bytes: 64 * MIB,
-            state: DriveState::Member,
-        };
-        Label {
-            pool: Uuid::from_u128(99),
-            epoch: 1,
-            created_unix_ns: 0,
-            features: Features::default(),
-            copies: 2,
-            index: DriveIndex(index),
-            drives: vec![drive(1), drive(2), drive(3)],
-            layout: Layout::plan(&[64 * MIB; 3], MIB).unwrap(),
-        }
+        Label { index: DriveIndex(index), ..mirror_label(&[DriveState::Member; 3]) }
     }
 
     /// The label after the pool was written without drive `gone`.

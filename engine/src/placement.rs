@@ -77,33 +77,23 @@ fn pair(slots: &[Vec<u64>], first: usize) -> Vec<Copies> {
         })
         .collect();
     let (lower, upper) = list.split_at(list.len() / 2);
-    let mut groups: Vec<Vec<Copies>> = Vec::new();
-    for (one, other) in lower.iter().zip(upper) {
-        let same = |pair: &&mut Vec<Copies>| {
-            pair.last().is_some_and(|last: &Copies| {
-                let drives = (last.first.drive, last.second.map(|second| second.drive));
-                drives == (one.drive, Some(other.drive))
-            })
-        };
-        let copies = Copies { first: *one, second: Some(*other) };
-        match groups.last_mut().filter(same) {
-            Some(group) => group.push(copies),
-            None => groups.push(vec![copies]),
-        }
-    }
-    let mut placed = Vec::with_capacity(lower.len());
-    for round in 0.. {
-        let turn = groups.iter().filter_map(|group| group.get(round)).map(|pair| {
-            let Copies { first, second } = *pair;
-            match second {
-                Some(second) if round % 2 == 1 => Copies { first: second, second: Some(first) },
+    let pairs: Vec<Copies> = lower
+        .iter()
+        .zip(upper)
+        .map(|(one, other)| Copies { first: *one, second: Some(*other) })
+        .collect();
+    let drives = |pair: &Copies| (pair.first.drive, pair.second.map(|second| second.drive));
+    let groups: Vec<&[Copies]> = pairs.chunk_by(|a, b| drives(a) == drives(b)).collect();
+    let rounds = groups.iter().map(|group| group.len()).max().unwrap_or(0);
+    let mut placed = Vec::with_capacity(pairs.len());
+    for round in 0..rounds {
+        for pair in groups.iter().filter_map(|group| group.get(round)) {
+            placed.push(match pair.second {
+                Some(second) if round % 2 == 1 => {
+                    Copies { first: second, second: Some(pair.first) }
+                }
                 _ => *pair,
-            }
-        });
-        let before = placed.len();
-        placed.extend(turn);
-        if placed.len() == before {
-            break;
+            });
         }
     }
     placed

@@ -11,10 +11,10 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::device_rig::Numbers;
 use common::faulty::Bench;
 use common::{Pattern, save, save_disturbed};
 use stanchion_engine::device::kernel::OpenMode;
+use stanchion_engine::device::sim::SimRng;
 use stanchion_engine::device::{self, Command, DmaSlice, Operation, SubmitError, spdk};
 use stanchion_engine::ring::codes;
 use stanchion_engine::{CheckpointName, Error, ErrorKind, IoError};
@@ -150,7 +150,7 @@ fn opening_a_target_that_hangs_ends() {
     let start = Instant::now();
     drop(open().unwrap());
     let usual = start.elapsed();
-    let mut numbers = Numbers(11);
+    let mut numbers = SimRng::new(11);
     let (mut failed, mut longest) = (0, Duration::ZERO);
     for _ in 0..4 {
         let instant = usual.mul_f64(numbers.below(1000) as f64 / 1000.0);

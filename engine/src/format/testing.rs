@@ -114,6 +114,26 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
+/// The label of a mirror of small drives in these states, with serials S1, S2 ...
+pub(crate) fn mirror_label(states: &[DriveState]) -> Label {
+    let drive = |(n, state): (u128, &DriveState)| DriveEntry {
+        uuid: Uuid::from_u128(n),
+        serial: format!("S{n}"),
+        capacity_bytes: 64 * MIB,
+        state: *state,
+    };
+    Label {
+        pool: Uuid::from_u128(99),
+        epoch: 1,
+        created_unix_ns: 0,
+        features: Features::default(),
+        copies: 2,
+        index: DriveIndex(0),
+        drives: (1..).zip(states).map(drive).collect(),
+        layout: Layout::plan(&vec![64 * MIB; states.len()], MIB).unwrap(),
+    }
+}
+
 pub(super) fn any_uuid() -> impl Strategy<Value = Uuid> {
     any::<u128>().prop_map(|n| Uuid::from_u128(n | 1))
 }

@@ -81,14 +81,14 @@ fn admit_checked(
     force: bool,
 ) -> Result<Admission, Error> {
     let devices: Vec<_> = devices.into_iter().map(Patient::over).collect();
-    let mut alone = vec![Patient::over(newcomer)];
+    let alone = vec![Patient::over(newcomer)];
     let pages = [metadata_pages(&devices), metadata_pages(&alone)];
     let pages = if pages.contains(&HugePages::Required) { HugePages::Required } else { pages[0] };
     let mut given = DirectDrives::new(devices, pages)?;
     let Identified { membership, .. } = identify(&mut given, true, &mut Vec::new())?;
     let _lock = PoolLock::take(membership.label.pool, Sharing::Exclusive)?;
 
-    let mut alone = DirectDrives::new(std::mem::take(&mut alone), pages)?;
+    let mut alone = DirectDrives::new(alone, pages)?;
     let facts = alone.facts()[0].clone();
     let content = read_content(&mut alone, 0)?;
     let own_label = match content {

@@ -38,7 +38,7 @@ pub(super) struct OpenCheckpoint {
     pub(super) segments: Vec<Option<OpenSegment>>,
     /// Blocks reserved for its manifest.
     pub(super) manifest: Run,
-    /// All that is reserved for it.
+    /// What its segments and its manifest lie on.
     pub(super) holding: Holding,
     /// It will not be committed. Its space is free once every segment has ended.
     pub(super) doomed: bool,
@@ -239,7 +239,12 @@ impl State {
         let open = self.open.get_mut(&place.checkpoint)?;
         let segment = open.segments.get_mut(place.participant as usize)?.as_mut()?;
         segment.copies[place.chunk as usize] = copies;
-        open.holding.add_chunk(copies);
+        let mut holding =
+            Holding { meta: std::mem::take(&mut open.holding.meta), ..Holding::new(free.len()) };
+        for segment in open.segments.iter().flatten() {
+            segment.copies.iter().for_each(|copies| holding.add_chunk(*copies));
+        }
+        open.holding = holding;
         Some(to)
     }
 

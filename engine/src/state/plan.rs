@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::open_checkpoint::OpenCheckpoint;
-use super::{Committed, Holding, State};
+use super::{Committed, State};
 use crate::commit::{CommitPlan, MetaWrite};
 use crate::error::Error;
 use crate::format::{
@@ -114,13 +114,7 @@ impl State {
             generation: self.next_generation(),
             manifest: encoded.extent,
         };
-        // Without the places that chunks were moved away from.
-        let mut holding = Holding::new(self.label.drives.len());
-        holding.meta.clone_from(&open.holding.meta);
-        for segment in open.segments.iter().flatten() {
-            segment.copies.iter().for_each(|copies| holding.add_chunk(*copies));
-        }
-        Committed { entry, holding, damage: None }
+        Committed { entry, holding: open.holding.clone(), damage: None }
     }
 
     fn plan(

@@ -6,29 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::engine::IoError;
+use super::engine::device::sim::SimRng;
 use super::engine::device::{Command, Completion, Device, DmaSlice, Operation, SubmitError};
 use super::engine::memory::{HugePages, Region};
 
 /// No command of a test takes longer.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 const BLOCK_BYTES: u64 = 4096;
-
-/// A small seeded generator (SplitMix64), so that a failure can be repeated.
-pub struct Numbers(pub u64);
-
-impl Numbers {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
 
 /// A device with one registered region, cut into as many pieces as its queue is deep.
 pub struct Rig {
@@ -127,7 +111,7 @@ impl Rig {
     /// So many random commands, as many at once as the queue is deep, on a drive of zeros. What is
     /// read is compared with a model, which is the result: what the drive holds in the end.
     pub fn random_commands(&mut self, seed: u64, count: usize) -> Vec<u8> {
-        let mut numbers = Numbers(seed);
+        let mut numbers = SimRng::new(seed);
         let drive_bytes = self.device.facts().capacity_bytes;
         let most_blocks = self.piece_bytes / BLOCK_BYTES;
         let mut model = vec![0_u8; drive_bytes as usize];
@@ -161,7 +145,7 @@ impl Rig {
             }
             let piece = running.iter().position(Option::is_none).unwrap();
             if matches!(operation, Operation::Write | Operation::WriteDurable) {
-                let seed = numbers.next();
+                let seed = numbers.next_u64();
                 let bytes = self.bytes(piece as u64, length);
                 for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
                     word.copy_from_slice(&(seed ^ (at as u64) << 20).to_le_bytes());
