@@ -28,8 +28,18 @@ struct stn_spdk_qpair *stn_spdk_qpair_alloc(struct stn_spdk_controller *controll
         opts.io_queue_requests = options->io_queue_requests;
     }
     opts.delay_cmd_submit = options->delay_submit;
+    /*
+     * Connected apart: when alloc_io_qpair's own connect fails, v20.07 deletes the queue pair and leaves it on the
+     * controller's list, where detaching frees it again.
+     */
+    opts.create_only = true;
     qpair->spdk = spdk_nvme_ctrlr_alloc_io_qpair(controller->spdk, &opts, sizeof(opts));
     if (qpair->spdk == NULL) {
+        free(qpair);
+        return NULL;
+    }
+    if (spdk_nvme_ctrlr_connect_io_qpair(controller->spdk, qpair->spdk) != 0) {
+        spdk_nvme_ctrlr_free_io_qpair(qpair->spdk);
         free(qpair);
         return NULL;
     }

@@ -49,6 +49,8 @@ struct Shared {
     /// Valid until its entry is removed from `CONNECTED`. Used by whoever holds the lock.
     pointer: Mutex<ControllerPointer>,
     failed: AtomicBool,
+    /// What connecting opened. Making a queue pair waits for answers over these, too.
+    sockets: watchdog::Sockets,
 }
 
 #[derive(Clone, Copy)]
@@ -106,9 +108,11 @@ impl Controller {
         let mut pointer = std::ptr::null_mut();
         let mut result = 0;
         let first = Instant::now();
+        let (peer, none) = (watchdog::peer(transport_id), watchdog::Sockets::new());
+        let before = watchdog::open_sockets();
         for _ in 0..CONNECT_ATTEMPTS {
             let started = Instant::now();
-            result = watchdog::bounded(CONNECT_LIMIT, watchdog::peer(transport_id), || {
+            result = watchdog::bounded(CONNECT_LIMIT, peer, &none, || {
                 // SAFETY: a NUL-terminated string and two locals; nobody else connects meanwhile.
                 unsafe {
                     spdk_sys::stn_spdk_controller_connect(
@@ -134,6 +138,7 @@ impl Controller {
             pci_function: pci_function.map(str::to_owned),
             pointer: Mutex::new(ControllerPointer(pointer)),
             failed: AtomicBool::new(false),
+            sockets: watchdog::open_sockets().difference(&before).cloned().collect(),
         });
         let limit_us = admin_limit.as_micros() as u64;
         // SAFETY: a connected controller that nobody else knows yet. The context lives until it is
@@ -264,7 +269,8 @@ impl Controller {
             let _connected = lock(&CONNECTED);
             let controller = self.lock();
             // Nobody else connects meanwhile, so that what is cut is ours.
-            watchdog::bounded(CONNECT_LIMIT, watchdog::peer(&self.shared.transport_id), || {
+            let peer = watchdog::peer(&self.shared.transport_id);
+            watchdog::bounded(CONNECT_LIMIT, peer, &self.shared.sockets, || {
                 // SAFETY: a connected controller, under its lock, and a local.
                 unsafe { spdk_sys::stn_spdk_qpair_alloc(controller.0.as_ptr(), &raw const options) }
             })

@@ -1,7 +1,8 @@
 //! An end to calls of SPDK that would wait for ever: some of those that connect wait for an answer
 //! without a limit, and a target that hangs after it has accepted the connection gives none.
 //!
-//! After the limit the TCP connections that the call has opened are shut down. SPDK then finds them
+//! After the limit the TCP connections that the call has opened, or that are its own from before, are
+//! shut down. SPDK then finds them
 //! closed, as it would after any other loss, and the call returns its error.
 
 use std::collections::HashSet;
@@ -15,11 +16,24 @@ use std::time::Duration;
 /// another attempt.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Runs `call`, which talks to `peer`, and cuts what it has opened when it takes longer than
-/// `limit`. No other thread connects to `peer` meanwhile.
-pub(super) fn bounded<T>(limit: Duration, peer: Option<SocketAddr>, call: impl FnOnce() -> T) -> T {
+/// Names of sockets, as the process's descriptors have them; no two sockets have the same.
+pub(super) type Sockets = HashSet<String>;
+
+/// The sockets that the process has.
+pub(super) fn open_sockets() -> Sockets {
+    sockets().into_iter().map(|(_, name)| name).collect()
+}
+
+/// Runs `call`, which talks to `peer` over `own` sockets and those that it opens, and cuts these when
+/// it takes longer than `limit`. No other thread connects to `peer` meanwhile.
+pub(super) fn bounded<T>(
+    limit: Duration,
+    peer: Option<SocketAddr>,
+    own: &Sockets,
+    call: impl FnOnce() -> T,
+) -> T {
     let Some(peer) = peer else { return call() };
-    let before = sockets().into_iter().map(|(_, name)| name).collect();
+    let others: Sockets = open_sockets().difference(own).cloned().collect();
     let (done, ended) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         let watch = std::thread::Builder::new().name("stn-spdk-watch".into());
@@ -27,7 +41,7 @@ pub(super) fn bounded<T>(limit: Duration, peer: Option<SocketAddr>, call: impl F
             let mut patience = limit;
             while ended.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
                 patience = LOOK;
-                cut(peer, &before);
+                cut(peer, &others);
             }
         });
         if let Err(error) = watching {
@@ -65,9 +79,9 @@ fn sockets() -> Vec<(RawFd, String)> {
     descriptors.filter_map(Result::ok).filter_map(socket).collect()
 }
 
-fn cut(peer: SocketAddr, before: &HashSet<String>) {
+fn cut(peer: SocketAddr, others: &Sockets) {
     for (number, name) in sockets() {
-        if before.contains(&name) {
+        if others.contains(&name) {
             continue;
         }
         // SAFETY: only to make another descriptor of it, which fails if it was closed meanwhile.
@@ -106,7 +120,7 @@ mod tests {
         let at = listener.local_addr().unwrap();
         let mut old = TcpStream::connect(at).unwrap();
         let start = Instant::now();
-        let waited = bounded(Duration::from_millis(300), Some(at), || {
+        let waited = bounded(Duration::from_millis(300), Some(at), &Sockets::new(), || {
             TcpStream::connect(at).unwrap().read(&mut [0]).unwrap()
         });
         assert_eq!(waited, 0);
@@ -115,6 +129,21 @@ mod tests {
         old.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         assert!(old.read(&mut [0]).is_err());
         // And a call in time is left alone.
-        assert_eq!(bounded(Duration::from_secs(60), Some(at), || 7), 7);
+        assert_eq!(bounded(Duration::from_secs(60), Some(at), &Sockets::new(), || 7), 7);
+    }
+
+    #[test]
+    fn a_connection_of_its_own_from_before_is_cut_too() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let mut other = TcpStream::connect(at).unwrap();
+        let before = open_sockets();
+        let mut own = TcpStream::connect(at).unwrap();
+        let opened = open_sockets().difference(&before).cloned().collect();
+        let waited =
+            bounded(Duration::from_millis(300), Some(at), &opened, || own.read(&mut [0]).unwrap());
+        assert_eq!(waited, 0);
+        other.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        assert!(other.read(&mut [0]).is_err());
     }
 }
