@@ -37,7 +37,7 @@ pub struct NotUsed {
 }
 
 /// The used units of one area.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExtentMap {
     /// One bit a unit, set when used.
     words: Vec<u64>,

@@ -228,13 +228,22 @@ def media_errors(rig, say):
     drive.failing = [(READ, DATA_FIRST, drive.size_bytes - DATA_END_FROM_END)]
     rig.run(rig.with_drives("stanchion restore e@1 -o /mnt/out"), 3, ["NVMe status 02/81", drive.serial])
     rig.run(rig.with_drives("stanchion verify"), 3, ["NVMe status 02/81", drive.serial])
-    drive.failing = [(WRITE, DATA_FIRST, drive.size_bytes - DATA_END_FROM_END)]
-    rig.run(rig.with_drives("stanchion save f@1 /mnt/e@1"), 1, ["f@1", "NVMe status 02/80", drive.serial])
-    drive.failing = []
-    rig.run(rig.with_drives("stanchion restore e@1 -o /mnt/out"))
-    with open(f"{rig.place.share}/out/e@1", "rb") as file:
-        expect(file.read() == content("e@1", length), "e@1 came back differently")
-    rig.run(rig.with_drives("stanchion rm --yes e@1"))
+    # A place that cannot be written is left alone: the chunks go to the other drives, while there are such.
+    failing_writes = [(WRITE, DATA_FIRST, drive.size_bytes - DATA_END_FROM_END)]
+    drive.failing = failing_writes
+    if len(rig.drives) > 1:
+        rig.run(rig.with_drives("stanchion save f@1 /mnt/e@1"), 0, ["NVMe status 02/80", drive.serial, "cannot be written", "saved f@1"])
+    for other in rig.drives:
+        other.failing = failing_writes
+    rig.run(rig.with_drives("stanchion save g@1 /mnt/e@1"), 1, ["g@1", "NVMe status 02/80", drive.serial])
+    for other in rig.drives:
+        other.failing = []
+    whole = ["e@1", "f@1"] if len(rig.drives) > 1 else ["e@1"]
+    for name in whole:
+        rig.run(rig.with_drives(f"stanchion restore {name} -o /mnt/out-{name}"))
+        with open(f"{rig.place.share}/out-{name}/e@1", "rb") as file:
+            expect(file.read() == content("e@1", length), f"{name} came back differently")
+        rig.run(rig.with_drives(f"stanchion rm --yes {name}"))
     rig.check_acknowledged()
 
 

@@ -451,7 +451,7 @@ pub(super) fn erase(
 
 fn write_first_catalogue(drives: &mut dyn Drives, label: &Label) -> Result<Root, Error> {
     let generation = Generation(1);
-    let catalogue = Catalogue { pool: label.pool, generation, entries: Vec::new() };
+    let catalogue: Catalogue = Catalogue { pool: label.pool, generation, entries: Vec::new() };
     let offset_bytes = label.layout.catalogue_offset(generation);
     let encoded = catalogue.encode(offset_bytes);
     let mut batch: Vec<_> = (0..label.drives.len() as u16)

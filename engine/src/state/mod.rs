@@ -6,6 +6,8 @@
 //! - What generation `g` removes is therefore reusable once `g + 1` is committed, and not earlier:
 //!   the two newest generations are never written.
 //! - A slot that could not be written is used by nobody, too.
+//! - What a commit costs here depends on what it adds and removes, not on how much the pool holds:
+//!   free space is derived anew only when something becomes free.
 //! - The state changes when a commit is durable ([`State::committed`]), not when it is planned.
 
 mod open_checkpoint;
@@ -99,8 +101,10 @@ pub(crate) struct State {
     newest_seen: Generation,
     /// By name and step.
     current: BTreeMap<CheckpointName, Arc<Committed>>,
-    /// What the generation before held.
-    previous: Vec<Arc<Committed>>,
+    /// What the generation before held and this one does not.
+    retired: Vec<Arc<Committed>>,
+    /// Those whose metadata could not be read when the pool was opened.
+    damaged: Vec<Arc<Committed>>,
     open: BTreeMap<u64, OpenCheckpoint>,
     next_open: u64,
     data: Vec<ExtentMap>,
@@ -123,14 +127,18 @@ impl State {
     ) -> State {
         let data =
             label.drives.iter().map(|d| ExtentMap::new(label.layout.data_slots(d.capacity_bytes)));
+        let current: BTreeMap<_, _> =
+            committed.into_iter().map(|c| (c.name(), Arc::new(c))).collect();
+        let damaged = current.values().filter(|c| c.damage.is_some()).cloned().collect();
         let mut state = State {
             data: data.collect(),
             meta: ExtentMap::new(label.layout.meta_blocks()),
             root,
             before,
             newest_seen,
-            current: committed.into_iter().map(|c| (c.name(), Arc::new(c))).collect(),
-            previous: Vec::new(),
+            current,
+            retired: Vec::new(),
+            damaged,
             open: BTreeMap::new(),
             next_open: 1,
             bad: Vec::new(),
@@ -222,11 +230,18 @@ impl State {
         }
     }
 
+    /// Whether deriving free space would change nothing.
+    fn free_space_is_derived(&mut self) -> bool {
+        let kept = (self.data.clone(), self.meta.clone());
+        self.derive_free_space();
+        kept == (self.data.clone(), self.meta.clone())
+    }
+
     /// Recomputes which units are used. Units named twice are counted once.
     fn derive_free_space(&mut self) {
         self.data.iter_mut().for_each(ExtentMap::clear);
         self.meta.clear();
-        let committed = self.current.values().chain(&self.previous).map(|c| &c.holding);
+        let committed = self.current.values().chain(&self.retired).map(|c| &c.holding);
         for holding in committed.chain(self.open.values().map(|open| &open.holding)) {
             for (map, runs) in self.data.iter_mut().zip(&holding.data) {
                 runs.iter().for_each(|run| map.cover(run.start, run.count));

@@ -4,8 +4,6 @@
 //! - The space of a checkpoint that is given up stays reserved until every segment of it has ended:
 //!   until then a drive may still write there.
 
-use std::sync::Arc;
-
 use uuid::Uuid;
 
 use super::{Holding, Run, State};
@@ -111,16 +109,12 @@ impl State {
             }));
         }
         let Some(reserved) = self.reserve(spec, joined.is_none()) else {
-            // Units of the generation before become free when one more generation is committed.
-            let reclaimable = self
-                .previous
-                .iter()
-                .any(|old| !self.current.get(&old.name()).is_some_and(|new| Arc::ptr_eq(old, new)));
             let no_space = self.no_space(spec.length_bytes);
-            return Err(if reclaimable {
-                BeginError::Reclaim { no_space }
-            } else {
+            // What is retired becomes free when one more generation is committed.
+            return Err(if self.retired.is_empty() {
                 BeginError::Failed(no_space)
+            } else {
+                BeginError::Reclaim { no_space }
             });
         };
         let number = joined.unwrap_or_else(|| {
@@ -153,7 +147,7 @@ impl State {
     /// What a checkpoint occupies is unknown while its metadata can be read on no drive: its chunks
     /// look like free space, and may be all that is left of it.
     fn check_known(&self) -> Result<(), Error> {
-        let damage = self.current.values().chain(&self.previous).find_map(|c| c.damage.clone());
+        let damage = self.damaged.iter().find_map(|c| c.damage.clone());
         let Some(mut damage) = damage else { return Ok(()) };
         damage.detail.push_str(
             "; nothing is saved while its data cannot be told from free space: remove it first",

@@ -1,6 +1,5 @@
 //! Planning a generation: what is written, from the state and what is whole.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::open_checkpoint::OpenCheckpoint;
@@ -17,7 +16,15 @@ use crate::units::Generation;
 /// A commit that is planned and not yet durable.
 pub(crate) struct Planned {
     pub(crate) plan: CommitPlan,
-    current: BTreeMap<CheckpointName, Arc<Committed>>,
+    change: Change,
+}
+
+/// What a generation has that the one before it had not, and the other way round.
+#[derive(Default)]
+struct Change {
+    added: Vec<Arc<Committed>>,
+    removed: Option<CheckpointName>,
+    /// Open checkpoints that it commits.
     consumed: Vec<u64>,
 }
 
@@ -37,24 +44,25 @@ impl State {
             let Some(open) = self.open.get(number) else { continue };
             added.push(Arc::new(self.describe(*number, open, crc64, now_unix_ns, &mut metadata)));
         }
-        let mut current = self.current.clone();
-        current.extend(added.into_iter().map(|committed| (committed.name(), committed)));
-        Ok(self.plan(current, metadata, now_unix_ns, ready.to_vec()))
+        let change = Change { added, consumed: ready.to_vec(), ..Change::default() };
+        Ok(self.plan(change, metadata, now_unix_ns))
     }
 
     /// Plans the removal of a checkpoint.
     pub(crate) fn plan_remove(&self, name: &CheckpointName, now: u64) -> Result<Planned, Error> {
         self.check_poison()?;
-        let mut current = self.current.clone();
-        current.remove(name).ok_or_else(|| Error::NoSuchCheckpoint(name.to_string()))?;
-        Ok(self.plan(current, Vec::new(), now, Vec::new()))
+        if !self.current.contains_key(name) {
+            return Err(Error::NoSuchCheckpoint(name.to_string()));
+        }
+        let change = Change { removed: Some(name.clone()), ..Change::default() };
+        Ok(self.plan(change, Vec::new(), now))
     }
 
     /// Plans a generation with nothing new in it: makes what the one before removed reusable. With
     /// `epoch` it begins that open epoch.
     pub(crate) fn plan_empty(&self, epoch: Option<u64>, now: u64) -> Result<Planned, Error> {
         self.check_poison()?;
-        let mut planned = self.plan(self.current.clone(), Vec::new(), now, Vec::new());
+        let mut planned = self.plan(Change::default(), Vec::new(), now);
         planned.plan.root.epoch = epoch.unwrap_or(self.root.epoch);
         Ok(planned)
     }
@@ -117,19 +125,16 @@ impl State {
         Committed { entry, holding: open.holding.clone(), damage: None }
     }
 
-    fn plan(
-        &self,
-        current: BTreeMap<CheckpointName, Arc<Committed>>,
-        mut metadata: Vec<MetaWrite>,
-        now_unix_ns: u64,
-        consumed: Vec<u64>,
-    ) -> Planned {
+    fn plan(&self, change: Change, mut metadata: Vec<MetaWrite>, now_unix_ns: u64) -> Planned {
         let generation = self.next_generation();
-        let catalogue = Catalogue {
-            pool: self.label.pool,
-            generation,
-            entries: current.values().map(|committed| committed.entry.clone()).collect(),
-        };
+        let removed = change.removed.as_ref();
+        let kept = self.current.iter().filter(|(name, _)| Some(*name) != removed);
+        let mut entries: Vec<&CatalogueEntry> = kept.map(|(_, c)| &c.entry).collect();
+        for Committed { entry, .. } in change.added.iter().map(Arc::as_ref) {
+            let at = entries.partition_point(|other| other.key() < entry.key());
+            entries.insert(at, entry);
+        }
+        let catalogue = Catalogue { pool: self.label.pool, generation, entries };
         let offset_bytes = self.label.layout.catalogue_offset(generation);
         let encoded = catalogue.encode(offset_bytes);
         metadata.push(MetaWrite { offset_bytes, bytes: encoded.bytes });
@@ -142,25 +147,35 @@ impl State {
             committed_unix_ns: now_unix_ns,
         };
         let label = self.label.clone();
-        Planned { plan: CommitPlan { root, metadata, label }, current, consumed }
+        Planned { plan: CommitPlan { root, metadata, label }, change }
     }
 
     /// The planned generation is durable on every drive: it is the pool's state now.
     pub(crate) fn committed(&mut self, planned: Planned) -> Generation {
         assert_eq!(planned.plan.root.generation, self.next_generation(), "one commit at a time");
-        for number in &planned.consumed {
+        let Change { added, removed, consumed } = planned.change;
+        for number in &consumed {
             self.open.remove(number);
         }
-        let before = std::mem::replace(&mut self.current, planned.current);
-        self.previous = before.into_values().collect();
+        // Two generations ago nobody looks any more: what only that one named is free. What is added
+        // was reserved while it was open, and stays so.
+        let mut freed = std::mem::take(&mut self.retired);
+        self.retired.extend(removed.and_then(|name| self.current.remove(&name)));
+        self.current.extend(added.into_iter().map(|committed| (committed.name(), committed)));
+        if planted(Bug::ExtentFreedEarly) {
+            freed.append(&mut self.retired);
+        }
         self.before = Some(self.root.generation);
         self.root = planned.plan.root;
         self.newest_seen = self.root.generation;
-        if planted(Bug::ExtentFreedEarly) {
-            self.previous.clear();
+        if !freed.is_empty() {
+            self.damaged.retain(|d| !freed.iter().any(|gone| Arc::ptr_eq(gone, d)));
+            self.derive_free_space();
         }
-        // Two generations ago nobody looks any more: what only that one named is free.
-        self.derive_free_space();
+        debug_assert!(
+            self.free_space_is_derived(),
+            "a unit is used that nobody names, or the reverse"
+        );
         self.root.generation
     }
 }
