@@ -164,7 +164,8 @@ struct stn_engine_opts {
     uint32_t core_count;
     uint32_t huge_pages;       /* STN_HUGE_ */
     uint32_t reactors;         /* reactor threads; 0: one for each drive, but one core is left */
-    uint32_t queue_depth;      /* commands in flight on each drive, up to 1024; 0: 16 */
+    uint32_t queue_depth;      /* commands in flight on each drive, up to 4096; 0: 16, or 64
+                                where the kernel drives it */
     uint32_t checksum_threads; /* up to 64; 0: a quarter of the cores */
 };
 

@@ -145,7 +145,7 @@ pub struct Common {
     /// Polling threads [default: one for each drive, if there are cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub reactors: Option<u16>,
-    /// Commands in flight on each drive [default: 16]
+    /// Commands in flight on each drive [default: 16, or 64 where the kernel drives it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub queue_depth: Option<u32>,
     /// Threads that compute checksums [default: a quarter of the cores]

@@ -108,7 +108,7 @@ pub fn pool_options(common: &Common, mode: PoolMode) -> Result<PoolOptions, Fail
     options.huge_pages = common.huge_pages.map_or(HugePages::Preferred, HugePages::from);
     options.reactors = common.reactors.map(usize::from);
     options.cores = common.cores.clone().map(|cores| cores.0);
-    options.queue_depth = common.queue_depth.unwrap_or(options.queue_depth);
+    options.queue_depth = common.queue_depth;
     options.checksum_threads = common.checksum_threads.map(usize::from);
     Ok(options)
 }

@@ -2,6 +2,10 @@
 //!
 //! Spinning keeps latency low while operations flow and makes no system call. Napping bounds what
 //! a short pause costs. Parking ends the use of the core until somebody wakes the thread.
+//!
+//! All but reactors that poll learn whether spinning pays: where the last pause was longer than the spin,
+//! the next one starts with a nap; a nap hides how short a pause was, so now and then one spins all
+//! the same. On a machine with few cores they would spin away what the reactor needs.
 
 use std::time::{Duration, Instant};
 
@@ -28,16 +32,28 @@ pub(crate) struct Idle {
     shortest_nap: Duration,
     longest_nap: Duration,
     nap: Duration,
+    /// Learns whether spinning pays; a reactor that polls does not, for its spinning is for others.
+    learns: bool,
+    spinning_pays: bool,
+    /// Pauses so far, of those that learn.
+    pauses: u32,
 }
+
+/// Of so many pauses one spins, to see whether that pays again.
+const PROBE_EVERY: u32 = 32;
 
 impl Idle {
     /// For a reactor. It spins for long enough after the last work that a trainer which is preempted
     /// for a time slice finds it awake; unless its drives are interrupt driven, since then the
-    /// kernel's own work may want the core.
+    /// kernel's own work may want the core: then it naps, and longer while a drive takes long.
     pub(crate) fn reactor(interrupt_driven: bool) -> Idle {
-        let spin_us = if interrupt_driven { 50 } else { 10_000 };
-        let spin_time = Duration::from_micros(spin_us);
-        Idle::new(spin_time, Duration::from_millis(20), Duration::from_micros(50))
+        let (park_after, nap) = (Duration::from_millis(20), Duration::from_micros(50));
+        if !interrupt_driven {
+            return Idle::new(Duration::from_millis(10), park_after, nap);
+        }
+        let longest_nap = Duration::from_micros(200);
+        let idle = Idle::new(Duration::from_micros(50), park_after, nap);
+        Idle { longest_nap, learns: true, ..idle }
     }
 
     /// For a checksum helper: chunks come every few hundred microseconds, so it naps early. Its naps
@@ -47,22 +63,41 @@ impl Idle {
     pub(crate) fn helper() -> Idle {
         let longest_nap = Duration::from_micros(400);
         let nap = Duration::from_micros(50);
-        Idle { longest_nap, ..Idle::new(Duration::from_micros(20), Duration::from_millis(20), nap) }
+        let idle = Idle::new(Duration::from_micros(20), Duration::from_millis(20), nap);
+        Idle { longest_nap, learns: true, ..idle }
     }
 
     /// For a trainer that waits for completions.
     pub(crate) fn waiter() -> Idle {
-        Idle::new(Duration::from_micros(50), Duration::from_micros(50), Duration::ZERO)
+        let idle = Idle::new(Duration::from_micros(50), Duration::from_micros(50), Duration::ZERO);
+        Idle { learns: true, ..idle }
     }
 
     fn new(spin_time: Duration, park_after: Duration, nap: Duration) -> Idle {
         let (shortest_nap, longest_nap) = (nap, nap);
-        Idle { since: None, spins: 0, spin_time, park_after, shortest_nap, longest_nap, nap }
+        Idle {
+            since: None,
+            spins: 0,
+            spin_time,
+            park_after,
+            shortest_nap,
+            longest_nap,
+            nap,
+            learns: false,
+            spinning_pays: true,
+            pauses: 0,
+        }
     }
 
     /// There was work.
     pub(crate) fn reset(&mut self) {
-        self.since = None;
+        if let Some(since) = self.since.take()
+            && self.learns
+        {
+            self.pauses = self.pauses.wrapping_add(1);
+            self.spinning_pays =
+                since.elapsed() <= self.spin_time || self.pauses.is_multiple_of(PROBE_EVERY);
+        }
         self.spins = 0;
         self.nap = self.shortest_nap;
     }
@@ -77,7 +112,7 @@ impl Idle {
         }
         let since = *self.since.get_or_insert_with(Instant::now);
         let idle = since.elapsed();
-        if idle < self.spin_time {
+        if self.spinning_pays && idle < self.spin_time {
             return Pause::Spin;
         }
         // From here on each look is followed by a pause, so the clock is read each time.
@@ -114,6 +149,20 @@ mod tests {
         std::thread::sleep(Duration::from_millis(25));
         assert!(matches!(later(&mut idle), Pause::Park(_)));
         idle.reset();
+        assert!(matches!(idle.next(false), Pause::Nap(_)));
+    }
+
+    #[test]
+    fn whoever_spun_in_vain_naps_at_once_and_tries_again_later() {
+        let mut idle = Idle::waiter();
+        assert_eq!(idle.next(false), Pause::Spin);
+        std::thread::sleep(Duration::from_millis(1));
+        idle.reset();
+        for _ in 1..PROBE_EVERY {
+            assert_ne!(idle.next(false), Pause::Spin);
+            std::thread::sleep(Duration::from_millis(1));
+            idle.reset();
+        }
         assert_eq!(idle.next(false), Pause::Spin);
     }
 
@@ -121,6 +170,7 @@ mod tests {
     fn naps_grow_until_there_is_work() {
         let mut idle = Idle::helper();
         let mut naps = || {
+            idle.spinning_pays = true;
             assert_eq!(idle.next(false), Pause::Spin);
             std::thread::sleep(Duration::from_millis(1));
             let naps: Vec<_> = (0..6).map(|_| later(&mut idle)).collect();

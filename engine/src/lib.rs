@@ -38,10 +38,10 @@ pub use format::{DriveState, Redundancy};
 pub use health::Health;
 pub use name::{CheckpointName, check_base_name};
 pub use pool::{
-    Admission, CheckpointInfo, Content, DEFAULT_QUEUE_DEPTH, DriveInfo, FormatOptions,
-    FormatReport, Notice, Pool, PoolInfo, PoolMode, PoolOptions, SegmentInfo, Survey,
-    VerifyProgress, VerifyReport, admit as admit_drive, admit_on as admit_drive_on,
-    format as format_pool, format_on as format_pool_on, survey,
+    Admission, CheckpointInfo, Content, DriveInfo, FormatOptions, FormatReport, Notice, Pool,
+    PoolInfo, PoolMode, PoolOptions, SegmentInfo, Survey, VerifyProgress, VerifyReport,
+    admit as admit_drive, admit_on as admit_drive_on, format as format_pool,
+    format_on as format_pool_on, survey,
 };
 pub use session::{OpenedSegment, Session, SessionBuffer, SessionOptions};
 pub use state::CheckpointSpec;

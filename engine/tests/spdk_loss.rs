@@ -87,7 +87,7 @@ fn a_target_that_is_silent_and_then_carries_out_what_it_was_sent() {
 fn a_target_that_goes_silent_is_noticed_although_nothing_flows() {
     let Some(bench) = Bench::new(1) else { return };
     bench.set_timeout(2);
-    let mut device = device::open(&bench.target.drives[0], OpenMode::ReadWrite, 4).unwrap();
+    let mut device = device::open(&bench.target.drives[0], OpenMode::ReadWrite, Some(4)).unwrap();
     bench.target.freeze();
     // A keep-alive is sent every 7.5 s, and late after 2 s more. Nothing else is under way.
     let end = Instant::now() + Duration::from_secs(20);
@@ -146,7 +146,7 @@ fn cut_connections(port: u16) -> usize {
 fn opening_a_target_that_hangs_ends() {
     let Some(bench) = Bench::new(1) else { return };
     let address = &bench.target.drives[0];
-    let open = || device::open(address, OpenMode::ReadOnly, 4);
+    let open = || device::open(address, OpenMode::ReadOnly, Some(4));
     let start = Instant::now();
     drop(open().unwrap());
     let usual = start.elapsed();

@@ -25,7 +25,7 @@ const DEPTH: u32 = 16;
 const PIECE_BYTES: u64 = 4 * MIB;
 
 fn open_rig(address: &DriveAddress, mode: OpenMode) -> Rig {
-    let device = device::open(address, mode, DEPTH).unwrap();
+    let device = device::open(address, mode, Some(DEPTH)).unwrap();
     Rig::over(device, PIECE_BYTES, HugePages::Required)
 }
 
@@ -66,7 +66,7 @@ fn writes_are_read_back_in_sectors_of_4096_bytes() {
 fn what_cannot_be_is_refused() {
     let Some(target) = Target::start(&["--size", "64M"]) else { return };
     let address = address_of(&target);
-    let open = |address: &DriveAddress, mode| device::open(address, mode, DEPTH);
+    let open = |address: &DriveAddress, mode| device::open(address, mode, Some(DEPTH));
     let mut rig = open_rig(&address, OpenMode::ReadWrite);
     // Somebody has it.
     for mode in [OpenMode::ReadWrite, OpenMode::ReadOnly] {
@@ -120,7 +120,7 @@ fn what_cannot_be_is_refused() {
     let error = open(&other, OpenMode::ReadWrite).err().unwrap();
     // Or SPDK runs without PCI here.
     assert!(matches!(error, Error::DriveNotFound { .. } | Error::Environment(_)), "{error}");
-    let error = device::open(&address, OpenMode::ReadWrite, 0).err().unwrap();
+    let error = device::open(&address, OpenMode::ReadWrite, Some(0)).err().unwrap();
     assert!(matches!(error, Error::Usage(_)), "{error}");
     target.kill();
     let error = open(&address, OpenMode::ReadWrite).err().unwrap();

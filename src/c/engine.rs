@@ -150,7 +150,7 @@ unsafe fn pool_options(opts: &stn_engine_opts) -> Result<PoolOptions, Failure> {
         options.cores = Some(cores.iter().map(|core| *core as usize).collect());
     }
     if opts.queue_depth != 0 {
-        options.queue_depth = opts.queue_depth;
+        options.queue_depth = Some(opts.queue_depth);
     }
     Ok(options)
 }

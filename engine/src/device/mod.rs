@@ -34,7 +34,7 @@ mod test_tools;
 pub use crate::facts::DriveFacts;
 pub use crate::memory::DmaSlice;
 pub use missing::NONE;
-pub use open::open;
+pub use open::{KERNEL_QUEUE_DEPTH, SPDK_QUEUE_DEPTH, open};
 
 use std::sync::Arc;
 

@@ -26,7 +26,6 @@ use crate::lock::{PoolLock, Sharing};
 use crate::placement;
 use crate::pool::new_id;
 use crate::pool::open::{metadata_pages, open_devices, write_labels};
-use crate::pool::options::DEFAULT_QUEUE_DEPTH;
 use crate::pool::shared::unix_ns;
 use crate::recover;
 use crate::units::{DriveIndex, Generation};
@@ -176,7 +175,7 @@ fn survey_one(address: &DriveAddress) -> Result<Survey, Error> {
             });
         }
     }
-    let devices = open_devices(std::slice::from_ref(address), OpenMode::ReadOnly, 8)?;
+    let devices = open_devices(std::slice::from_ref(address), OpenMode::ReadOnly, Some(8))?;
     let pages = metadata_pages(&devices);
     let mut drives = DirectDrives::new(devices, pages)?;
     let content = read_content(&mut drives, 0)?;
@@ -282,8 +281,8 @@ pub fn format(options: &FormatOptions) -> Result<FormatReport, Error> {
             created.0.push(path.clone());
         }
     }
-    let depth = DEFAULT_QUEUE_DEPTH;
-    let report = format_on(open_devices(&options.drives, OpenMode::ReadWrite, depth)?, options)?;
+
+    let report = format_on(open_devices(&options.drives, OpenMode::ReadWrite, None)?, options)?;
     created.0.clear();
     Ok(report)
 }

@@ -33,7 +33,7 @@ pub use crate::notice::Notice;
 pub use admit::{Admission, admit, admit_on};
 pub use format::{Content, FormatOptions, FormatReport, Survey, format, format_on, survey};
 pub use info::{CheckpointInfo, DriveInfo, PoolInfo, SegmentInfo};
-pub use options::{DEFAULT_QUEUE_DEPTH, PoolMode, PoolOptions};
+pub use options::{PoolMode, PoolOptions};
 pub use verify::{VerifyProgress, VerifyReport};
 
 /// An open pool. Shared by reference between threads; sessions are made from it.

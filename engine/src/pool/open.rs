@@ -64,7 +64,7 @@ fn open_noting(
 pub(super) fn open_devices(
     drives: &[DriveAddress],
     mode: OpenMode,
-    queue_depth: u32,
+    queue_depth: Option<u32>,
 ) -> Result<Vec<Box<dyn Device>>, Error> {
     drives.iter().map(|address| device::open(address, mode, queue_depth)).collect()
 }

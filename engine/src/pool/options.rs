@@ -30,15 +30,11 @@ pub struct PoolOptions {
     pub reactors: Option<usize>,
     /// The cores to pin reactors to, in order; by default the last ones that the process may use.
     pub cores: Option<Vec<usize>>,
-    /// Commands in flight on each drive.
-    pub queue_depth: u32,
+    /// Commands in flight on each drive; by default what suits its back end.
+    pub queue_depth: Option<u32>,
     /// Threads that compute checksums.
     pub checksum_threads: Option<usize>,
 }
-
-/// Commands in flight on each drive unless the options say otherwise: with chunks of 1 MiB that is
-/// 16 MiB under way, several times what a fast drive needs to be kept busy.
-pub const DEFAULT_QUEUE_DEPTH: u32 = 16;
 
 impl PoolOptions {
     /// Defaults for these drives.
@@ -50,7 +46,7 @@ impl PoolOptions {
             huge_pages: HugePages::Required,
             reactors: None,
             cores: None,
-            queue_depth: DEFAULT_QUEUE_DEPTH,
+            queue_depth: None,
             checksum_threads: None,
         }
     }

@@ -75,7 +75,7 @@ impl Plan {
             let reactor = drive % reactors;
             let local = queues[reactor].len() as u16;
             routes.push(Route { reactor: reactor as u16, local });
-            let depth = self.options.queue_depth;
+            let depth = device.facts().queue_depth;
             let (drive, conditions) = (DriveIndex(drive as u16), Arc::clone(&conditions));
             queues[reactor].push(DriveQueue::new(device, depth, inbox_capacity, drive, conditions));
         }

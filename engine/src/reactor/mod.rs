@@ -145,7 +145,9 @@ impl Reactor {
             let keep_spinning = !self.may_nap && self.is_moving();
             match idle.next(keep_spinning) {
                 Pause::Spin => std::hint::spin_loop(),
-                Pause::Nap(time) => std::thread::sleep(time),
+                // Chunks come in numbers and are in no hurry; somebody waits for each step of a commit.
+                Pause::Nap(time) if self.credits < CREDITS => std::thread::sleep(time),
+                Pause::Nap(_) => std::thread::sleep(NAP),
                 Pause::Park(_) if !self.is_quiet() => self.pause(),
                 Pause::Park(time) => self.park(time),
             }

@@ -82,6 +82,8 @@ pub struct Session {
     port: Port,
     client: ring::Client,
     parker: Parker,
+    /// Of waits: what the last ones taught.
+    idle: Idle,
     outstanding: Outstanding,
     level: Option<Level>,
     /// None when no memory was asked for.
@@ -116,6 +118,7 @@ impl Session {
             port,
             client,
             parker,
+            idle: Idle::waiter(),
             outstanding: Outstanding::new(sizes.complete_entries()),
             level: None,
             arena: None,
@@ -382,7 +385,6 @@ impl Session {
     pub fn wait(&mut self, out: &mut [CompleteEntry], min: usize, timeout: Duration) -> usize {
         let min = min.min(out.len());
         let deadline = Instant::now().checked_add(timeout);
-        let mut idle = Idle::waiter();
         let mut count = self.take(out);
         while count < min {
             let left =
@@ -390,17 +392,18 @@ impl Session {
             if left.is_zero() || (!self.is_served() && !self.client.has_completions()) {
                 break;
             }
-            if idle.next(false) == Pause::Spin {
+            if self.idle.next(false) == Pause::Spin {
                 std::hint::spin_loop();
             } else {
                 self.sleep(left.min(Duration::from_secs(1)));
             }
             let taken = self.take(&mut out[count..]);
             if taken > 0 {
-                idle.reset();
+                self.idle.reset();
             }
             count += taken;
         }
+        self.idle.reset();
         self.keep_level();
         count
     }

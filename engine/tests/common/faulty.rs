@@ -90,7 +90,13 @@ impl Bench {
     /// Opens the pool on drives that can be made to fail, one by one.
     pub fn open_faulty(&self) -> (Pool, Vec<Injector>) {
         let options = PoolOptions::new(self.target.drives.clone());
-        let open = |address| spdk::open_with_injector(address, options.queue_depth).unwrap();
+        let open = |address| {
+            spdk::open_with_injector(
+                address,
+                options.queue_depth.unwrap_or(device::SPDK_QUEUE_DEPTH),
+            )
+            .unwrap()
+        };
         let (devices, injectors): (Vec<Box<dyn device::Device>>, _) =
             self.target.drives.iter().map(open).unzip();
         (Pool::open_on(devices, &options).unwrap(), injectors)
