@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-from . import charts, kernel, machine, parts, peers, spdk, venv, write
+from . import charts, kernel, machine, parts, pcie, peers, spdk, venv, write
 from .compare import say
 from .tools import ROOT, Failed, build, has_spdk, target_directory
 
@@ -71,7 +71,7 @@ def main(description):
     else:
         plan.left_out("torch.save, DCP, safetensors, DeepSpeed: --peers measures them")
     if plan.spdk:
-        groups += spdk.GROUPS
+        groups += [*spdk.GROUPS, *pcie.GROUPS]
     else:
         plan.left_out("save.spdk.*: SPDK is not installed (scripts/install-spdk builds it)")
     rows, failed = [], False

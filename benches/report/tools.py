@@ -93,14 +93,14 @@ class Pool:
         run([self.stanchion, "rm", name, "--yes", *self.drives])
 
 
-def fio_gb_per_s(directory, rw, size_bytes, engine, block, depth, pages="small"):
-    """fio on a file that is there already, O_DIRECT; a write counts until its fsync has returned.
+def fio_gb_per_s(path, offset_bytes, rw, size_bytes, engine, block, depth, pages="small"):
+    """fio on a part of a file that is there already, O_DIRECT; a write counts until its fsync has returned.
 
     Pages "huge" is what stanchion has: huge pages, known to io_uring beforehand. It may be the larger part of a
     difference, since a disk is told of few long pieces of memory instead of many short ones.
     """
     job = [
-        "fio", "--name=bench", f"--filename={directory / 'fio.img'}", f"--size={size_bytes}", f"--rw={rw}",
+        "fio", "--name=bench", f"--filename={path}", f"--offset={offset_bytes}", f"--size={size_bytes}", f"--rw={rw}",
         f"--ioengine={engine}", f"--bs={block}", f"--iodepth={depth}", "--direct=1", "--output-format=json",
         "--fallocate=none", "--overwrite=1", "--scramble_buffers=0", f"--end_fsync={int(rw == 'write')}",
     ]
@@ -113,13 +113,13 @@ def fio_gb_per_s(directory, rw, size_bytes, engine, block, depth, pages="small")
     return done["read" if rw == "read" else "write"]["io_bytes"] / seconds / 1e9
 
 
-def perf_gb_per_s(addresses, seconds, rw="write"):
+def perf_gb_per_s(addresses, seconds, rw="write", cores=os.cpu_count(), run=run):
     """SPDK's perf, on the core that stanchion's reactor would use. It flushes nothing: an upper bound.
 
     It counts what completes after its clock has stopped, a queue's worth for each drive, which is taken off again.
     """
     where = [word for address in addresses for word in ("-r", address)]
-    core = 1 << (os.cpu_count() - 1)
+    core = 1 << (cores - 1)
     text = run([PERF, "-q", DEPTH, "-o", IO_BYTES, "-w", rw, "-t", seconds, "-c", hex(core), *where])
     rates = re.search(r"^Total\s*:\s*([\d.]+)\s+([\d.]+)", text, re.MULTILINE)
     if rates is None:

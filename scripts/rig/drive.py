@@ -41,6 +41,7 @@ class Drive:
         self.failing = []  # (command, first, end): answered with an I/O error
         self.counts = dict.fromkeys(("reads", "writes", "flushes", "fua", "failed", "kept", "lost", "torn"), 0)
         self.socket_path = path + ".sock"
+        self.source = f"cache=writeback,file=nbd+unix:///?socket={self.socket_path}"  # for QEMU's -drive
         if os.path.exists(self.socket_path):
             os.unlink(self.socket_path)
         self.listener = socket.socket(socket.AF_UNIX)
@@ -164,6 +165,16 @@ class Drive:
         stream.write(struct.pack(">IIQ", ANSWER_MAGIC, error, handle) + read)
         stream.flush()
         return True
+
+
+class SteadyDrive:
+    """A drive in a file that QEMU holds to a rate: to measure with, not to cut the power of."""
+
+    def __init__(self, path, serial, size_bytes, bytes_per_second):
+        self.serial, self.size_bytes = serial, size_bytes
+        with open(path, "wb") as file:
+            file.truncate(size_bytes)
+        self.source = f"cache=writeback,file={path},throttling.bps-total={bytes_per_second}"
 
 
 def take(stream, length):

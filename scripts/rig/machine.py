@@ -27,7 +27,7 @@ class Machine:
             if os.path.exists(path):
                 os.unlink(path)
         arguments = [
-            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", str(MEMORY_MIB),
+            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", options.cpu, "-smp", "2", "-m", str(MEMORY_MIB),
             "-machine", "q35,kernel-irqchip=split",
             "-display", "none", "-nodefaults", "-no-reboot",
             "-kernel", place.kernel, "-initrd", place.initrd,
@@ -43,7 +43,7 @@ class Machine:
             arguments += ["-device", "intel-iommu,intremap=on,caching-mode=on"]
         for number, drive in enumerate(drives):
             arguments += [
-                "-drive", f"if=none,id=d{number},format=raw,cache=writeback,file=nbd+unix:///?socket={drive.socket_path}",
+                "-drive", f"if=none,id=d{number},format=raw,{drive.source}",
                 "-device", f"pcie-root-port,id=port{number},chassis={number + 1},slot={number + 1}",
                 "-device", f"nvme,id=nvme{number},bus=port{number},serial={drive.serial},mdts={mdts},"
                            f"drive=d{number},logical_block_size={sector},physical_block_size={sector}",

@@ -21,10 +21,13 @@ def run(*arguments, **options):
 
 
 class Place:
-    """A folder with all of it. The kernel is kept there from run to run; the rest is made anew."""
+    """A folder with all of it. The kernel is kept there from run to run; the rest is made anew.
 
-    def __init__(self, repository):
-        self.repository = repository
+    `programs` are paths of more programs that the guest gets; `release` is for those who measure.
+    """
+
+    def __init__(self, repository, programs=(), release=False):
+        self.repository, self.programs, self.release = repository, programs, release
         self.cache = f"{repository}/target/qemu-rig"
         self.folder = f"{self.cache}/run-{os.getpid()}"
         self.share = f"{self.folder}/share"
@@ -35,7 +38,7 @@ class Place:
         say("packages")
         self._install()
         say("build")
-        build = ("cargo", "build", "--quiet", "--features", "spdk")
+        build = ("cargo", "build", "--quiet", "--features", "spdk", *(["--release"] if self.release else []))
         run(*build, "-p", "stanchion-cli", cwd=self.repository)
         run(*build, "-p", "stanchion-engine", "--example", "save_loop", cwd=self.repository)
         say("kernel and initramfs")
@@ -86,9 +89,9 @@ class Place:
         shutil.copy(f"{self.repository}/scripts/rig/guest-init", f"{root}/init")
         os.chmod(f"{root}/init", 0o755)
         self._copy_modules(tree, root)
-        for program in ("stanchion", "examples/save_loop"):
-            built = f"{self.repository}/target/debug/{program}"
-            copied = f"{root}/bin/{os.path.basename(program)}"
+        built_here = f"{self.repository}/target/{'release' if self.release else 'debug'}"
+        for built in (f"{built_here}/stanchion", f"{built_here}/examples/save_loop", *self.programs):
+            copied = f"{root}/bin/{os.path.basename(built)}"
             run("strip", "-g", "-o", copied, built)
             for library in re.findall(r"(/\S+) \(0x", run("ldd", built)):
                 os.makedirs(os.path.dirname(root + library), exist_ok=True)
