@@ -13,9 +13,10 @@ fn main() {
         return;
     };
     let count: u32 = count.parse().expect("a count");
-    let mut operation = operations
-        .into_iter()
+    let operation = operations
+        .iter()
         .find(|operation| operation.name == name)
         .unwrap_or_else(|| panic!("no operation {name}"));
-    (0..count).for_each(|_| (operation.run)());
+    let mut run = (operation.make)();
+    (0..count).for_each(|_| run());
 }

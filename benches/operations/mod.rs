@@ -1,7 +1,9 @@
-//! The operations that are ours and pure, one at a time: what `parts` times and `instructions` counts.
+//! The operations that are ours and wait for nothing, one at a time on one thread: what `parts` times
+//! and `instructions` counts.
 
 use std::hint::black_box;
 
+use stanchion::bench::{ReactorHarness, RecoveryHarness};
 use stanchion::extent::ExtentMap;
 use stanchion::format::{Catalogue, CatalogueEntry, ChunkRecord, MetaExtent, SegmentTable, Shard};
 use stanchion::ring::{CompleteEntry, RingSizes, SubmitEntry, Transfer, pair};
@@ -12,25 +14,29 @@ const MIB: u64 = 1 << 20;
 const CATALOGUE_OFFSET_BYTES: u64 = 16 << 20;
 const POOL: Uuid = Uuid::from_u128(1);
 
-/// One operation, ready to be run any number of times.
+/// One operation.
 pub struct Operation {
     /// Its name, as the committed counts have it.
     pub name: &'static str,
-    /// Runs it once.
-    pub run: Box<dyn FnMut()>,
+    /// Makes what runs it once each time that it is called.
+    pub make: fn() -> Box<dyn FnMut()>,
 }
 
 /// All of them.
 pub fn all() -> Vec<Operation> {
-    let operation = |name, run| Operation { name, run };
+    let operation = |name, make| Operation { name, make };
     vec![
-        operation("ring_round_trips_64", ring()),
-        operation("entry_decode", entry_decode()),
-        operation("allocate_1000_fragmented", allocate()),
-        operation("catalogue_encode_1000", catalogue_encode()),
-        operation("catalogue_decode_1000", catalogue_decode()),
-        operation("table_encode_16_gib", table_encode()),
-        operation("table_decode_16_gib", table_decode()),
+        operation("ring_round_trips_64", ring),
+        operation("entry_decode", entry_decode),
+        operation("allocate_1000_fragmented", allocate),
+        operation("catalogue_encode_1000", catalogue_encode),
+        operation("catalogue_decode_1000", catalogue_decode),
+        operation("table_encode_16_gib", table_encode),
+        operation("table_decode_16_gib", table_decode),
+        operation("reactor_nop_64", reactor_nop),
+        operation("reactor_write_16_chunks", reactor_write),
+        operation("reactor_read_16_chunks", reactor_read),
+        operation("recovery_1000_checkpoints", recovery),
     ]
 }
 
@@ -144,5 +150,32 @@ fn table_decode() -> Box<dyn FnMut()> {
         let bytes = black_box(&encoded.bytes);
         let decoded = SegmentTable::decode(bytes, &encoded.extent, POOL, table.checkpoint, 0);
         black_box(decoded.unwrap());
+    })
+}
+
+/// 64 entries through a ring to a reactor, and their completions back.
+fn reactor_nop() -> Box<dyn FnMut()> {
+    let mut harness = ReactorHarness::new().unwrap();
+    Box::new(move || harness.nops(64))
+}
+
+/// One entry through a ring to a reactor, which writes 16 chunks of 4 KiB to a drive in memory and has
+/// their checksums computed.
+fn reactor_write() -> Box<dyn FnMut()> {
+    let mut harness = ReactorHarness::new().unwrap();
+    Box::new(move || harness.write(16))
+}
+
+/// The same for 16 chunks that are read and compared.
+fn reactor_read() -> Box<dyn FnMut()> {
+    let mut harness = ReactorHarness::new().unwrap();
+    Box::new(move || harness.read(16))
+}
+
+/// Opens, for writing, a pool of four drives in memory with 1000 checkpoints of 64 chunks.
+fn recovery() -> Box<dyn FnMut()> {
+    let mut harness = RecoveryHarness::new(1000).unwrap();
+    Box::new(move || {
+        black_box(harness.open());
     })
 }

@@ -30,6 +30,24 @@ pub(crate) struct ChecksumJob {
     pub(crate) token: u64,
 }
 
+impl ChecksumJob {
+    /// Computes, and sends the answer.
+    fn answer(self) {
+        let (data, padding) = self.span.bytes().split_at(self.data_bytes as usize);
+        let done = Done::Checksum {
+            token: self.token,
+            crc64: crc64(data),
+            padding_is_zero: padding.iter().all(|byte| *byte == 0),
+        };
+        // The span goes before the answer: after the answer its buffer may be freed.
+        drop(self.span);
+        let mut answer = Err(done);
+        while let Err(done) = answer {
+            answer = self.reply.push(done);
+        }
+    }
+}
+
 /// Whether a chunk that was read is the one that was written: its checksum is the recorded one, and
 /// what fills it up to whole blocks is zero.
 pub(crate) fn chunk_is_sound(recorded: u64, computed: u64, padding_is_zero: bool) -> bool {
@@ -60,6 +78,17 @@ impl ChecksumQueue {
         for unparker in &self.unparkers {
             unparker.unpark();
         }
+    }
+
+    /// Does on this thread what is waiting for the helpers. Says whether anything was.
+    #[cfg(any(test, feature = "bench"))]
+    pub(crate) fn answer_waiting(&self) -> bool {
+        let mut progress = false;
+        while let Some(job) = self.queue.pop() {
+            job.answer();
+            progress = true;
+        }
+        progress
     }
 }
 
@@ -107,18 +136,7 @@ fn work(queue: &ArrayQueue<ChecksumJob>, stop: &AtomicBool, parker: &Parker) {
     loop {
         if let Some(job) = queue.pop() {
             idle.reset();
-            let (data, padding) = job.span.bytes().split_at(job.data_bytes as usize);
-            let done = Done::Checksum {
-                token: job.token,
-                crc64: crc64(data),
-                padding_is_zero: padding.iter().all(|byte| *byte == 0),
-            };
-            // The span goes before the answer: after the answer its buffer may be freed.
-            drop(job.span);
-            let mut answer = Err(done);
-            while let Err(done) = answer {
-                answer = job.reply.push(done);
-            }
+            job.answer();
             continue;
         }
         if stop.load(Ordering::Acquire) {

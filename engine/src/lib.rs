@@ -1,6 +1,8 @@
 //! The Stanchion engine. See ARCHITECTURE.md for the path of the bytes and who owns what when.
 
 pub mod address;
+#[cfg(any(test, feature = "bench"))]
+pub mod bench;
 mod checksum;
 mod commit;
 #[cfg(any(test, feature = "crash-explorer"))]

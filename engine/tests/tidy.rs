@@ -34,8 +34,8 @@ const LAYERS: &[&[&str]] = &[
     &["pool", "session"],
 ];
 
-/// The crash explorer and the fuzzers drive the pure core from outside; they are part of no layer.
-const OUTSIDE: &[&str] = &["crash", "fuzz", "lib"];
+/// The crash explorer, the fuzzers and the benches drive the engine from outside; they are part of no layer.
+const OUTSIDE: &[&str] = &["bench", "crash", "fuzz", "lib"];
 
 /// Where `unsafe` may stand. `direct` is there because it hands memory to devices.
 const UNSAFE: &[&str] = &["memory/", "ring/", "device/", "direct"];

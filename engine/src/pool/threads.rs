@@ -5,7 +5,6 @@ use std::thread::JoinHandle;
 
 use core_affinity::CoreId;
 use crossbeam::channel::Sender;
-use crossbeam::queue::ArrayQueue;
 use crossbeam::sync::Parker;
 
 use crate::checksum::ChecksumHelpers;
@@ -23,9 +22,7 @@ use crate::pool::options::PoolOptions;
 use crate::pool::shared::Shared;
 use crate::reactor::Reactor;
 use crate::reactor::control::Control;
-use crate::reactor::fabric::{
-    CREDITS, ControlQueue, Fabric, KEEPER_CREDITS, ReactorEnd, Reply, Route,
-};
+use crate::reactor::fabric::{CREDITS, Fabric, KEEPER_CREDITS, Reply, Route};
 use crate::units::DriveIndex;
 
 /// Which drive goes to which reactor, and which reactor to which core.
@@ -81,24 +78,9 @@ impl Plan {
         }
         let keeper_parker = Parker::new();
         let parkers: Vec<Parker> = (0..reactors).map(|_| Parker::new()).collect();
-        let ends = parkers.iter().map(|parker| ReactorEnd {
-            inbox: ArrayQueue::new(inbox_capacity),
-            control: ControlQueue::default(),
-            unparker: parker.unparker().clone(),
-        });
-        let reactor_done =
-            (0..reactors).map(|_| Arc::new(ArrayQueue::new(Fabric::done_capacity())));
-        let drive_done = facts.iter().map(|_| Arc::new(ArrayQueue::new(KEEPER_CREDITS)));
-        let fabric = Arc::new(Fabric {
-            reactors: ends.collect(),
-            done: reactor_done.chain(drive_done).collect(),
-            keeper: ArrayQueue::new(Fabric::keeper_capacity(reactors)),
-            keeper_unparker: keeper_parker.unparker().clone(),
-            checksums: helpers.queue(),
-            routes,
-            layout: self.layout,
-            conditions,
-        });
+        let queue = helpers.queue();
+        let fabric = Fabric::new(&parkers, &keeper_parker, queue, routes, self.layout, conditions);
+        let fabric = Arc::new(fabric);
 
         let (calls, call_queue) = crossbeam::channel::unbounded();
         let shared = Arc::new(share(Arc::clone(&fabric), calls.clone()));

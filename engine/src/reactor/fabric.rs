@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crossbeam::queue::ArrayQueue;
-use crossbeam::sync::Unparker;
+use crossbeam::sync::{Parker, Unparker};
 
 use crate::checksum::ChecksumQueue;
 use crate::device::condition::Conditions;
@@ -108,6 +108,38 @@ pub(crate) struct Fabric {
 }
 
 impl Fabric {
+    /// The queues between a keeper and reactors that sleep on these parkers. `routes` has one for
+    /// each drive.
+    pub(crate) fn new(
+        reactors: &[Parker],
+        keeper: &Parker,
+        checksums: ChecksumQueue,
+        routes: Vec<Route>,
+        layout: Layout,
+        conditions: Arc<Conditions>,
+    ) -> Fabric {
+        let count = reactors.len();
+        let ends = reactors.iter().map(|parker| ReactorEnd {
+            inbox: ArrayQueue::new(Fabric::inbox_capacity(count)),
+            control: ControlQueue::default(),
+            unparker: parker.unparker().clone(),
+        });
+        // Answers that may wait for one reactor: its credits, and the keeper's for each operation.
+        let reactor_done = reactors.iter().map(|_| CREDITS + OPERATIONS);
+        let drive_done = routes.iter().map(|_| KEEPER_CREDITS);
+        let done = reactor_done.chain(drive_done);
+        Fabric {
+            reactors: ends.collect(),
+            done: done.map(|capacity| Arc::new(ArrayQueue::new(capacity))).collect(),
+            keeper: ArrayQueue::new(count * (OPERATIONS + CREDITS)),
+            keeper_unparker: keeper.unparker().clone(),
+            checksums,
+            routes,
+            layout,
+            conditions,
+        }
+    }
+
     /// Sends a request to the reactor that serves `drive`.
     pub(crate) fn send(&self, drive: DriveIndex, request: DriveRequest<Reply>) {
         let route = self.routes[drive.as_usize()];
@@ -138,16 +170,6 @@ impl Fabric {
     /// Requests that all askers together may have at one reactor.
     pub(crate) fn inbox_capacity(reactors: usize) -> usize {
         reactors * CREDITS + KEEPER_CREDITS
-    }
-
-    /// Words that may wait for the keeper.
-    pub(crate) fn keeper_capacity(reactors: usize) -> usize {
-        reactors * (OPERATIONS + CREDITS)
-    }
-
-    /// Answers that may wait for one reactor: its credits, and the keeper's for each operation.
-    pub(crate) fn done_capacity() -> usize {
-        CREDITS + OPERATIONS
     }
 }
 

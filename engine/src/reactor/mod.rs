@@ -185,7 +185,7 @@ impl Reactor {
     }
 
     /// One turn. Says whether anything happened.
-    fn tick(&mut self) -> bool {
+    pub(crate) fn tick(&mut self) -> bool {
         let mut progress = false;
         if self.fabric.reactors[usize::from(self.index)].control.is_waiting() {
             self.handle_control();

@@ -1,0 +1,125 @@
+//! A pool that holds checkpoints, opened for writing again and again.
+
+use uuid::Uuid;
+
+use crate::device::Device;
+use crate::device::patient::Patient;
+use crate::device::sim::{SimConfig, SimDrive};
+use crate::direct::DirectDrives;
+use crate::error::Error;
+use crate::limits::ROOT_SLOTS;
+use crate::memory::HugePages;
+use crate::name::CheckpointName;
+use crate::pool::open::{self, Identified, Opening};
+use crate::pool::{FormatOptions, format_on};
+use crate::state::{BeginError, CheckpointSpec, Planned, State};
+use crate::units::Generation;
+
+const DRIVES: usize = 4;
+/// Sparse: no chunk is written, so only metadata takes memory.
+const CAPACITY_BYTES: u64 = 1 << 40;
+/// Of each checkpoint, which one participant wrote.
+const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// The drives of a pool. Data of its checkpoints was never written: opening does not look at data.
+pub struct RecoveryHarness {
+    drives: DirectDrives,
+    checkpoints: usize,
+}
+
+impl RecoveryHarness {
+    /// A pool of four drives, with so many checkpoints of 64 MiB. Its ring of roots is full, so that
+    /// one opening finds as many as the next.
+    ///
+    /// # Errors
+    /// Those of [`crate::format_pool`] and of commits, which sound drives in memory do not have;
+    /// [`Error::TooMany`] for more checkpoints than a pool holds.
+    pub fn new(checkpoints: usize) -> Result<RecoveryHarness, Error> {
+        let config = |number| SimConfig {
+            capacity_bytes: CAPACITY_BYTES,
+            serial: format!("SIM{number}"),
+            volatile_cache: false,
+            ..SimConfig::default()
+        };
+        let sims = (0..DRIVES).map(|number| SimDrive::new(config(number)));
+        let sims = sims.collect::<Result<Vec<_>, _>>()?;
+        let open = |sim: &SimDrive| sim.open().map(|device| Box::new(device) as Box<dyn Device>);
+        let devices = || sims.iter().map(open).collect::<Result<Vec<_>, _>>();
+        format_on(devices()?, &FormatOptions::new(Vec::new()))?;
+
+        let devices = devices()?.into_iter().map(Patient::over).collect();
+        let drives = DirectDrives::new(devices, HugePages::Off)?;
+        let mut harness = RecoveryHarness { drives, checkpoints };
+        let mut state = harness.recover()?;
+        let begun = (0..checkpoints).map(|step| {
+            let spec = CheckpointSpec {
+                name: CheckpointName::new("llama", step as u64)?,
+                participants: 1,
+                participant: 0,
+                length_bytes: SEGMENT_BYTES,
+                shards: Vec::new(),
+            };
+            let begun = state.begin(&spec, Uuid::from_u128(1 + step as u128));
+            begun.map_err(
+                |(BeginError::Failed(error) | BeginError::Reclaim { no_space: error })| error,
+            )
+        });
+        let begun = begun.collect::<Result<Vec<u64>, Error>>()?;
+        for open in &begun {
+            state.set_whole(*open, 0);
+        }
+        let chunks = SEGMENT_BYTES / state.label().layout.chunk_bytes();
+        let planned = state.plan_commit(&begun, &|_, _| (0..chunks).collect(), 0)?;
+        harness.commit(&mut state, planned)?;
+        for _ in 0..ROOT_SLOTS {
+            let planned = state.plan_empty(None, 0)?;
+            harness.commit(&mut state, planned)?;
+        }
+        Ok(harness)
+    }
+
+    /// Opens the pool for writing, from the labels to the state and to the empty commit that ends it;
+    /// the result is that commit's generation. Not part of it: opening the devices, and the threads.
+    ///
+    /// # Panics
+    /// When it fails, finds anything wrong, or finds other than the checkpoints that there are.
+    pub fn open(&mut self) -> Generation {
+        let state = self.recover().expect("sound drives");
+        assert_eq!(state.checkpoints().count(), self.checkpoints);
+        state.root().generation
+    }
+
+    fn recover(&mut self) -> Result<State, Error> {
+        let mut notices = Vec::new();
+        let Identified { labels, membership } =
+            open::identify(&mut self.drives, false, &mut notices)?;
+        let opening = Opening { writable: true, degraded: false, now_unix_ns: 0 };
+        let state =
+            open::recover_state(&mut self.drives, labels, &membership, opening, &mut notices)?;
+        assert!(notices.is_empty(), "{notices:?}");
+        Ok(state)
+    }
+
+    fn commit(&mut self, state: &mut State, planned: Planned) -> Result<(), Error> {
+        planned.plan.run(&mut self.drives).map_err(|failure| failure.error)?;
+        state.committed(planned);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_opening_finds_the_checkpoints_and_commits_a_generation() {
+        let mut harness = RecoveryHarness::new(20).unwrap();
+        let first = harness.open();
+        assert_eq!(harness.open(), first.next());
+        let state = harness.recover().unwrap();
+        let free: u64 = state.free_slots().iter().sum();
+        let layout = &state.label().layout;
+        let all = DRIVES as u64 * layout.data_slots(CAPACITY_BYTES);
+        assert_eq!(free, all - 20 * SEGMENT_BYTES / layout.chunk_bytes(), "their chunks are taken");
+    }
+}
