@@ -152,7 +152,7 @@ def nvmf_target(work, drives, size_mib, mib_per_second=0, port=4451):
     where = ["--run-dir", run_dir]
     limit = ["--mbytes-per-second", mib_per_second] if mib_per_second else []
     try:
-        started = run([script, "start", *where, "--drives", drives, "--size", f"{size_mib}M", "--port", port, *limit])
+        started = run([script, "start", *where, "--drives", drives, "--size", f"{size_mib}M", "--port", port, "--owner", os.getpid(), *limit])
         yield started.split("\n")[:drives]
     finally:
         run([script, "stop", *where])

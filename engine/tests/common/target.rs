@@ -66,6 +66,7 @@ impl Target {
         let output = self
             .script("start")
             .args(["--port", &self.port.to_string()])
+            .args(["--owner", &std::process::id().to_string()])
             .args(&self.options)
             .output()
             .unwrap();
