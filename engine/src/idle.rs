@@ -3,9 +3,9 @@
 //! Spinning keeps latency low while operations flow and makes no system call. Napping bounds what
 //! a short pause costs. Parking ends the use of the core until somebody wakes the thread.
 //!
-//! All but reactors that poll learn whether spinning pays: where the last pause was longer than the spin,
-//! the next one starts with a nap; a nap hides how short a pause was, so now and then one spins all
-//! the same. On a machine with few cores they would spin away what the reactor needs.
+//! All but reactors that poll learn whether spinning pays: where the last pause was longer than the
+//! spin, the next one starts with a nap; a nap hides how short a pause was, so now and then one spins
+//! all the same. On a machine with few cores they would spin away what the reactor needs.
 
 use std::time::{Duration, Instant};
 
