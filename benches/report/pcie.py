@@ -74,7 +74,7 @@ def guest(plan, place, count, bytes_per_second):
 def limited(plan, place, count):
     """Beside perf; the second row is the control."""
     name = f"save.spdk.pcie_{count}/perf"
-    seconds = 4 if plan.quick else 8
+    seconds = 3 if plan.quick else 8
     per_drive = seconds * LIMIT_BYTES_PER_S
     with guest(plan, place, count, LIMIT_BYTES_PER_S) as booted:
         note = f"drives held to {LIMIT_BYTES_PER_S // MIB} MiB/s, emulated"

@@ -21,6 +21,7 @@ const USED: View = |word| word;
 const FREE: View = |word| !word;
 
 /// A unit was to be used that is used already, or that the map does not have.
+#[cfg(any(test, feature = "bench"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("unit {at} is used already, or does not exist")]
 pub struct AlreadyUsed {
@@ -80,6 +81,7 @@ impl ExtentMap {
     }
 
     /// Uses `count` units from `start`, all of which must be free.
+    #[cfg(any(test, feature = "bench"))]
     pub fn mark_used(&mut self, start: u64, count: u64) -> Result<(), AlreadyUsed> {
         if let Some(at) = self.first_unlike(start, count, USED) {
             return Err(AlreadyUsed { at });
@@ -96,15 +98,17 @@ impl ExtentMap {
     }
 
     /// Uses whichever of `count` units from `start` exist and are not used yet: more than one
-    /// manifest may name a unit.
-    pub fn cover(&mut self, start: u64, count: u64) {
+    /// manifest may name a unit. Whether none was used before.
+    pub fn cover(&mut self, start: u64, count: u64) -> bool {
         let end = start.saturating_add(count).min(self.len);
+        let free_before = self.free;
         let mut from = start;
         while let Some(free) = self.first(from, end, FREE) {
             let until = self.first(free, end, USED).unwrap_or(end);
             self.set(free, until - free);
             from = until;
         }
+        free_before - self.free == count
     }
 
     /// Releases `count` units from `start`, all of which must be used.

@@ -2,12 +2,11 @@
 //!
 //! - Free space is derived: a data slot or metadata block is used if and only if a checkpoint of
 //!   one of the two newest generations, or an open checkpoint, names it. Nothing else is stored, so
-//!   nothing can leak or be freed twice.
+//!   nothing can leak or be freed twice; in debug builds each commit derives it anew and compares.
 //! - What generation `g` removes is therefore reusable once `g + 1` is committed, and not earlier:
 //!   the two newest generations are never written.
 //! - A slot that could not be written is used by nobody, too.
-//! - What a commit costs here depends on what it adds and removes, not on how much the pool holds:
-//!   free space is derived anew only when something becomes free.
+//! - What a commit costs here depends on what it adds and removes, not on how much the pool holds.
 //! - The state changes when a commit is durable ([`State::committed`]), not when it is planned.
 
 mod open_checkpoint;
@@ -109,6 +108,9 @@ pub(crate) struct State {
     next_open: u64,
     data: Vec<ExtentMap>,
     meta: ExtentMap,
+    /// Some unit is named more than once, as no sound pool has it. Then nobody can tell by one of
+    /// those who name it that it is free.
+    has_overlaps: bool,
     /// Slots that could not be written: left alone for as long as the pool is open.
     bad: Vec<Location>,
     /// Set by a failed flush or root write; every later write is refused with it.
@@ -133,6 +135,7 @@ impl State {
         let mut state = State {
             data: data.collect(),
             meta: ExtentMap::new(label.layout.meta_blocks()),
+            has_overlaps: false,
             root,
             before,
             newest_seen,
@@ -237,17 +240,33 @@ impl State {
         kept == (self.data.clone(), self.meta.clone())
     }
 
+    /// Frees what only these name.
+    fn release(&mut self, freed: &[Arc<Committed>]) {
+        let mut released = !self.has_overlaps;
+        for Holding { data, meta, .. } in freed.iter().map(|committed| &committed.holding) {
+            for (map, runs) in self.data.iter_mut().zip(data) {
+                released = released && runs.iter().all(|r| map.release(r.start, r.count).is_ok());
+            }
+            released = released && meta.iter().all(|r| self.meta.release(r.start, r.count).is_ok());
+        }
+        if !released {
+            self.derive_free_space();
+        }
+    }
+
     /// Recomputes which units are used. Units named twice are counted once.
     fn derive_free_space(&mut self) {
         self.data.iter_mut().for_each(ExtentMap::clear);
         self.meta.clear();
+        let mut once = true;
         let committed = self.current.values().chain(&self.retired).map(|c| &c.holding);
         for holding in committed.chain(self.open.values().map(|open| &open.holding)) {
             for (map, runs) in self.data.iter_mut().zip(&holding.data) {
-                runs.iter().for_each(|run| map.cover(run.start, run.count));
+                runs.iter().for_each(|run| once &= map.cover(run.start, run.count));
             }
-            holding.meta.iter().for_each(|run| self.meta.cover(run.start, run.count));
+            holding.meta.iter().for_each(|run| once &= self.meta.cover(run.start, run.count));
         }
+        self.has_overlaps = !once;
         for Location { drive, slot } in &self.bad {
             self.data[drive.as_usize()].cover(*slot, 1);
         }

@@ -170,7 +170,7 @@ impl State {
         self.newest_seen = self.root.generation;
         if !freed.is_empty() {
             self.damaged.retain(|d| !freed.iter().any(|gone| Arc::ptr_eq(gone, d)));
-            self.derive_free_space();
+            self.release(&freed);
         }
         debug_assert!(
             self.free_space_is_derived(),

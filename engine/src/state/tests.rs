@@ -104,6 +104,39 @@ fn what_a_generation_removes_is_free_one_generation_later() {
 }
 
 #[test]
+fn what_two_checkpoints_name_is_free_when_neither_does() {
+    let label = label(1);
+    let checkpoint = |step: u64, start: u64| {
+        let mut holding = Holding::new(1);
+        holding.data[0].push(Run { start, count: 4 });
+        let entry = CatalogueEntry {
+            id: Uuid::from_u128(step.into()),
+            name: "run".into(),
+            step,
+            bytes: 4 * CHUNK,
+            participants: 1,
+            committed_unix_ns: 0,
+            generation: Generation(1),
+            manifest: root(&label, 1).catalogue,
+        };
+        Committed { entry, holding, damage: None }
+    };
+    // Units 2 and 3 belong to both, as after a mistake of somebody's.
+    let both = vec![checkpoint(1, 0), checkpoint(2, 2)];
+    let mut state = State::new(label.clone(), root(&label, 1), None, Generation(1), both);
+    let free = state.free_slots()[0];
+    let next = |state: &mut State| {
+        let planned = state.plan_empty(None, 0).unwrap();
+        state.committed(planned);
+        state.free_slots()[0] - free
+    };
+    remove(&mut state, 1);
+    assert_eq!(next(&mut state), 2, "two of its units are the other's too");
+    remove(&mut state, 2);
+    assert_eq!(next(&mut state), 6);
+}
+
+#[test]
 fn no_room_is_told_apart_from_room_after_one_more_commit() {
     let mut state = state(1);
     let slots = state.free_slots()[0];
