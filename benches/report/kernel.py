@@ -47,6 +47,9 @@ def beside_fio(plan):
         peer = lambda: fio_gb_per_s(drive, FIRST_DATA_BYTES, rw, size, *best)
 
         def ours():
+            if rw == "read":
+                # The first follows a save, which the disk is still busy with; fio has no such start.
+                return pool.bench(rw, size, runs=3)["gb_per_s"]
             # fio has written over the data; in a new pool the first checkpoint lies where fio writes.
             pool.format()
             return pool.gb_per_s(rw, size)

@@ -51,7 +51,7 @@ class Guest:
 
     def perf(self, seconds):
         """From the difference of two runs: a slow drive's queue, counted though it ends too late, is much of a short one."""
-        short = seconds // 4
+        short = max(1, seconds // 4)
         return (seconds * self.perf_once(seconds) - short * self.perf_once(short)) / (seconds - short)
 
     def perf_once(self, seconds):

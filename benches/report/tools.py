@@ -78,10 +78,10 @@ class Pool:
         size = ["--size", self.size] if self.size else []
         run([self.stanchion, "format", *self.drives, *size, "--yes", "--force"])
 
-    def bench(self, what, size_bytes):
-        """One run of `stanchion bench`, in a process of its own."""
-        command = [self.stanchion, "bench", what, "--json", "--runs", 1, "--size", size_bytes, *self.drives]
-        return json.loads(run(command))["runs"][0]
+    def bench(self, what, size_bytes, runs=1):
+        """The last run of some of `stanchion bench`, in a process of its own."""
+        command = [self.stanchion, "bench", what, "--json", "--runs", runs, "--size", size_bytes, *self.drives]
+        return json.loads(run(command))["runs"][-1]
 
     def gb_per_s(self, what, size_bytes):
         return self.bench(what, size_bytes)["gb_per_s"]
