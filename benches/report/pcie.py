@@ -5,13 +5,12 @@ that the emulated cores can follow show whether the engine keeps real queue pair
 that is measured, and the row says so.
 """
 import contextlib
-import json
 import shlex
 import sys
 import types
 
 from .compare import compare, say
-from .tools import MIB, PERF, ROOT, Failed, perf_gb_per_s
+from .tools import MIB, PERF, ROOT, Failed, Pool, perf_gb_per_s
 
 sys.path.insert(0, str(ROOT / "scripts" / "rig"))
 
@@ -30,24 +29,24 @@ CPU = "max,-pclmulqdq,-vpclmulqdq"
 class Guest:
     """The machine with its drives bound; runs ours and perf in it."""
 
-    def __init__(self, place, drives, log):
-        self.machine = Machine(place, drives, types.SimpleNamespace(lba=512, mdts=8, no_iommu=False, cpu=CPU), log)
-        self.addresses = [f"0000:{number + 1:02x}:00.0" for number in range(len(drives))]
-        self.words = [word for address in self.addresses for word in ("--drive", f"pcie:{address}")]
-        self.run(["stanchion", "bind", *self.words])
+    def __init__(self, machine, count):
+        self.machine = machine
+        self.addresses = [f"0000:{number + 1:02x}:00.0" for number in range(count)]
+        self.pool = Pool("stanchion", [f"pcie:{address}" for address in self.addresses], run=self.run)
+        self.run(["stanchion", "bind", *self.pool.drives])
 
     def run(self, command):
+        """Its standard output; what it says beside that is in the error, if there is one."""
         text = shlex.join(str(word) for word in command)
-        status, output = self.machine.run(text, 300)
+        status, output = self.machine.run(f"{text} 2>/tmp/said || {{ status=$?; cat /tmp/said; exit $status; }}", 300)
         if status != 0:
             raise Failed(f"in the emulated machine: {text}: exit {status}\n{output[-2000:]}")
         return output
 
     def save(self, size_bytes):
         """Into a new pool: perf has written over the last one."""
-        self.run(["stanchion", "format", "--yes", "--force", *self.words])
-        told = self.run(["stanchion", "bench", "write", "--json", "--runs", 1, "--size", size_bytes, *self.words])
-        return json.loads(told[told.index("{"):])["runs"][0]["gb_per_s"]
+        self.pool.format()
+        return self.pool.gb_per_s("write", size_bytes)
 
     def perf(self, seconds):
         """From the difference of two runs: a slow drive's queue, counted though it ends too late, is much of a short one."""
@@ -64,11 +63,11 @@ class Guest:
 def guest(plan, place, count, bytes_per_second):
     drives = [SteadyDrive(plan.work / f"pcie{n}.img", f"PCIE{n:04}", DRIVE_BYTES, bytes_per_second) for n in range(count)]
     with open(plan.work / "guest.log", "w", encoding="utf-8") as log:
-        booted = Guest(place, drives, log)
+        machine = Machine(place, drives, types.SimpleNamespace(lba=512, mdts=8, no_iommu=False, cpu=CPU), log)
         try:
-            yield booted
+            yield Guest(machine, count)
         finally:
-            booted.machine.power_cut()
+            machine.power_cut()
 
 
 def limited(plan, place, count):

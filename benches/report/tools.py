@@ -69,28 +69,28 @@ def target_directory():
 class Pool:
     """A pool on its drives, driven by the command. The drives are the bench's own, so nothing is asked."""
 
-    def __init__(self, stanchion, drives, size=None):
-        self.stanchion = stanchion
+    def __init__(self, stanchion, drives, size=None, run=run):
+        self.stanchion, self.run = stanchion, run
         self.drives = [word for drive in drives for word in ("--drive", str(drive))]
         self.size = size
 
     def format(self):
         size = ["--size", self.size] if self.size else []
-        run([self.stanchion, "format", *self.drives, *size, "--yes", "--force"])
+        self.run([self.stanchion, "format", *self.drives, *size, "--yes", "--force"])
 
     def bench(self, what, size_bytes, runs=1):
         """The last run of some of `stanchion bench`, in a process of its own."""
         command = [self.stanchion, "bench", what, "--json", "--runs", runs, "--size", size_bytes, *self.drives]
-        return json.loads(run(command))["runs"][-1]
+        return json.loads(self.run(command))["runs"][-1]
 
     def gb_per_s(self, what, size_bytes):
         return self.bench(what, size_bytes)["gb_per_s"]
 
     def save(self, name, files):
-        return json.loads(run([self.stanchion, "save", name, *files, "--json", *self.drives]))
+        return json.loads(self.run([self.stanchion, "save", name, *files, "--json", *self.drives]))
 
     def remove(self, name):
-        run([self.stanchion, "rm", name, "--yes", *self.drives])
+        self.run([self.stanchion, "rm", name, "--yes", *self.drives])
 
 
 def fio_gb_per_s(path, offset_bytes, rw, size_bytes, engine, block, depth, pages="small"):

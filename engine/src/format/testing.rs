@@ -222,8 +222,8 @@ pub(crate) fn any_catalogue() -> impl Strategy<Value = Catalogue> {
                 }
             })
             .collect();
-        entries.sort_by(|a, b| (&a.name, a.step).cmp(&(&b.name, b.step)));
-        entries.dedup_by(|a, b| (&a.name, a.step) == (&b.name, b.step));
+        entries.sort_by(|a, b| a.key().cmp(&b.key()));
+        entries.dedup_by(|a, b| a.key() == b.key());
         Catalogue { pool, generation: Generation(generation), entries }
     })
 }

@@ -237,21 +237,25 @@ impl State {
     fn free_space_is_derived(&mut self) -> bool {
         let kept = (self.data.clone(), self.meta.clone());
         self.derive_free_space();
-        kept == (self.data.clone(), self.meta.clone())
+        kept.0 == self.data && kept.1 == self.meta
     }
 
     /// Frees what only these name.
     fn release(&mut self, freed: &[Arc<Committed>]) {
-        let mut released = !self.has_overlaps;
-        for Holding { data, meta, .. } in freed.iter().map(|committed| &committed.holding) {
-            for (map, runs) in self.data.iter_mut().zip(data) {
-                released = released && runs.iter().all(|r| map.release(r.start, r.count).is_ok());
-            }
-            released = released && meta.iter().all(|r| self.meta.release(r.start, r.count).is_ok());
-        }
-        if !released {
+        let is_released =
+            !self.has_overlaps && freed.iter().all(|gone| self.release_holding(&gone.holding));
+        if !is_released {
             self.derive_free_space();
         }
+    }
+
+    /// Whether all of its units were used, and are free now.
+    fn release_holding(&mut self, holding: &Holding) -> bool {
+        let release = |map: &mut ExtentMap, runs: &[Run]| {
+            runs.iter().all(|r| map.release(r.start, r.count).is_ok())
+        };
+        let mut data = self.data.iter_mut().zip(&holding.data);
+        data.all(|(map, runs)| release(map, runs)) && release(&mut self.meta, &holding.meta)
     }
 
     /// Recomputes which units are used. Units named twice are counted once.

@@ -2,8 +2,8 @@
 //! without a limit, and a target that hangs after it has accepted the connection gives none.
 //!
 //! After the limit the TCP connections that the call has opened, or that are its own from before, are
-//! shut down. SPDK then finds them
-//! closed, as it would after any other loss, and the call returns its error.
+//! shut down. SPDK then finds them closed, as it would after any other loss, and the call returns its
+//! error.
 
 use std::collections::HashSet;
 use std::fs;
