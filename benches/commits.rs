@@ -34,7 +34,7 @@ fn save(session: &mut Session, buffer: &SessionBuffer, name: CheckpointName, byt
             name,
             participants: 1,
             participant: 0,
-            length_bytes: bytes,
+            len_bytes: bytes,
             shards: Vec::new(),
         })
         .unwrap();

@@ -13,12 +13,12 @@ fn save(drives: &[&str], weights: &[u8]) -> Result<(), Error> {
     let mut session = pool.session(&SessionOptions::default())?;
     let mut buffer = session.alloc(weights.len() as u64)?; // huge pages; the only copy is the next line
     buffer.as_mut_slice()?[..weights.len()].copy_from_slice(weights);
-    let (participants, participant, length_bytes) = (1, 0, weights.len() as u64);
+    let (participants, participant, len_bytes) = (1, 0, weights.len() as u64);
     let name = "llama@100".parse()?;
-    let spec = CheckpointSpec { name, participants, participant, length_bytes, shards: vec![] };
+    let spec = CheckpointSpec { name, participants, participant, len_bytes, shards: vec![] };
     let checkpoint = session.begin(&spec)?; // space is reserved, or this fails
     let (buffer, buffer_offset_bytes, segment_offset_bytes) = (buffer.key(), 0, 0);
-    let len_bytes = length_bytes;
+    let len_bytes = len_bytes;
     let all = Transfer { checkpoint, buffer, buffer_offset_bytes, len_bytes, segment_offset_bytes };
     session.submit(&[SubmitEntry::write(all, 1), SubmitEntry::commit(checkpoint, 2)]);
     let mut done = [CompleteEntry::default(); 2];

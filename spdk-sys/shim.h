@@ -195,7 +195,7 @@ void stn_spdk_controller_on_timeout(struct stn_spdk_controller *controller, uint
 
 /* ---- namespaces ---- */
 
-struct stn_spdk_namespace_facts {
+struct stn_spdk_namespace_info {
     uint32_t id;
     uint32_t sector_bytes;           /* data bytes of a logical block */
     uint32_t metadata_bytes;         /* per logical block; 0 for a drive that Stanchion can use */
@@ -206,7 +206,7 @@ struct stn_spdk_namespace_facts {
     bool is_write_protected;
 };
 
-void stn_spdk_namespace_facts(struct stn_spdk_namespace *namespace_, struct stn_spdk_namespace_facts *facts);
+void stn_spdk_namespace_info(struct stn_spdk_namespace *namespace_, struct stn_spdk_namespace_info *facts);
 
 /* ---- queue pairs and commands ---- */
 

@@ -117,7 +117,7 @@ fn table() -> SegmentTable {
     let shard = |i: u64| Shard {
         name: format!("layer.{i}"),
         offset_bytes: i << 20,
-        length_bytes: 1 << 20,
+        len_bytes: 1 << 20,
         dtype: "F16".into(),
         shape: vec![1 << 19],
     };
@@ -129,7 +129,7 @@ fn table() -> SegmentTable {
         pool: POOL,
         checkpoint: Uuid::from_u128(2),
         participant: 0,
-        length_bytes: 16 << 30,
+        len_bytes: 16 << 30,
         chunk_bytes: MIB,
         shards: (0..200).map(shard).collect(),
         chunks: (0..16 << 10).map(chunk).collect(),

@@ -225,17 +225,17 @@ fn fill_randomly(pipeline: &mut Pipeline<'_>) -> Result<(), Failure> {
 fn save(
     pipeline: &mut Pipeline<'_>,
     scratch: &mut Scratch<'_>,
-    length_bytes: u64,
+    len_bytes: u64,
     output: Output,
 ) -> Result<Saved, Failure> {
     let spec = CheckpointSpec {
         name: scratch.name.clone(),
         participants: 1,
         participant: 0,
-        length_bytes,
+        len_bytes,
         shards: Vec::new(),
     };
-    let progress = Progress::new(output, "writing", length_bytes);
+    let progress = Progress::new(output, "writing", len_bytes);
     let saved = pipeline.save(&spec, &mut |_, _| Ok(()), &mut |bytes| progress.set(bytes))?;
     scratch.exists = true;
     Ok(saved)
@@ -247,9 +247,9 @@ fn restore(
     output: Output,
 ) -> Result<Duration, Failure> {
     let segment = pipeline.open(name, 0)?;
-    let progress = Progress::new(output, "reading", segment.length_bytes);
+    let progress = Progress::new(output, "reading", segment.len_bytes);
     let started = Instant::now();
-    let whole = [(0, segment.length_bytes)];
+    let whole = [(0, segment.len_bytes)];
     let result = pipeline.restore(name, &segment, &whole, &mut |bytes, offset| {
         progress.set(offset + bytes.len() as u64);
         Ok(())

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use serde::Serialize;
 use stanchion_engine::address::DriveAddress;
-use stanchion_engine::device::inventory::{self, DriveEntry, DriveKind};
+use stanchion_engine::device::inventory::{self, DriveKind, HostDrive};
 use stanchion_engine::device::safety::Findings;
 use stanchion_engine::{Content, Survey, survey};
 
@@ -29,7 +29,7 @@ pub struct DrivesArgs {}
 #[derive(Serialize)]
 struct Document {
     format_version: u32,
-    drives: Vec<DriveEntry>,
+    drives: Vec<HostDrive>,
     surveys: Vec<SurveyRecord>,
 }
 
@@ -54,10 +54,10 @@ impl From<&Survey> for SurveyRecord {
             _ => (None, None),
         };
         SurveyRecord {
-            address: survey.facts.address.clone(),
-            serial: survey.facts.serial.clone(),
-            model: survey.facts.model.clone(),
-            capacity_bytes: survey.facts.capacity_bytes,
+            address: survey.info.address.clone(),
+            serial: survey.info.serial.clone(),
+            model: survey.info.model.clone(),
+            capacity_bytes: survey.info.capacity_bytes,
             content: match survey.content {
                 Content::Absent => "absent",
                 Content::Blank => "blank",
@@ -92,10 +92,10 @@ pub fn survey_table(surveys: &[Survey]) -> comfy_table::Table {
     for survey in surveys {
         let absent = survey.content == Content::Absent;
         table.add_row([
-            plain(&survey.facts.address),
-            plain(&survey.facts.serial),
-            plain(&survey.facts.model),
-            if absent { String::new() } else { output::size(survey.facts.capacity_bytes) },
+            plain(&survey.info.address),
+            plain(&survey.info.serial),
+            plain(&survey.info.model),
+            if absent { String::new() } else { output::size(survey.info.capacity_bytes) },
             plain(&describe(&survey.content)),
             plain(&in_use(&survey.in_use)),
         ]);
@@ -141,7 +141,7 @@ fn look_at(address: &DriveAddress) -> Result<Vec<Survey>, Failure> {
     Ok(survey(std::slice::from_ref(address))?)
 }
 
-fn inventory_table(drives: &[DriveEntry]) -> comfy_table::Table {
+fn inventory_table(drives: &[HostDrive]) -> comfy_table::Table {
     let header = ["ADDRESS", "KIND", "SERIAL", "MODEL", "SIZE", "DRIVER", "NUMA", "IN USE"];
     let mut table = output::table(&header, &["SIZE", "NUMA"]);
     for drive in drives {

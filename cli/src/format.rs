@@ -107,7 +107,7 @@ pub fn run(args: &FormatArgs, common: &Common, output: Output) -> Result<(), Fai
         if survey.content == Content::Absent && args.size.is_none() {
             return Err(Failure::NotFound(format!(
                 "drive {}: no such file; --size SIZE makes one of that size",
-                survey.facts.address
+                survey.info.address
             )));
         }
         survey.check(args.force)?;
@@ -173,11 +173,11 @@ fn confirm(args: &FormatArgs, surveys: &[Survey]) -> Result<(), Failure> {
         ));
     }
     for survey in surveys {
-        let address = &survey.facts.address;
+        let address = &survey.info.address;
         let (loss, what, text) = match survey.content {
             Content::Absent => (format!("{address} will be made"), "address", address),
             _ => {
-                let serial = &survey.facts.serial;
+                let serial = &survey.info.serial;
                 (format!("What {address} ({serial}) holds will be lost"), "serial", serial)
             }
         };

@@ -376,7 +376,7 @@ impl Ladder<'_> {
             name: self.name.clone(),
             participants: ranks as u32,
             participant: rank as u32,
-            length_bytes: end - start,
+            len_bytes: end - start,
             shards: Vec::new(),
         };
         let mut fill = |bytes: &mut [u8], offset: u64| {

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
-use stanchion_engine::{CheckpointInfo, Health, PoolMode, check_base_name};
+use stanchion_engine::{Availability, CheckpointInfo, PoolMode, check_base_name};
 
 use crate::args::Common;
 use crate::config;
@@ -47,9 +47,9 @@ struct Record {
 impl From<CheckpointInfo> for Record {
     fn from(info: CheckpointInfo) -> Record {
         let (health, needs_drives) = match info.health {
-            Health::Whole => ("whole", Vec::new()),
-            Health::OneCopy => ("one copy", Vec::new()),
-            Health::Lost { drives, .. } => ("lost", drives),
+            Availability::Whole => ("whole", Vec::new()),
+            Availability::OneCopy => ("one copy", Vec::new()),
+            Availability::Lost { drives, .. } => ("lost", drives),
         };
         Record {
             health,

@@ -133,17 +133,17 @@ impl<'pool> Pipeline<'pool> {
             if !committing {
                 self.interrupt.check(&format!("{} was given up", spec.name))?;
             }
-            if next < spec.length_bytes
+            if next < spec.len_bytes
                 && let Some(place) = free.pop()
             {
-                let len_bytes = self.piece_bytes.min(spec.length_bytes - next);
+                let len_bytes = self.piece_bytes.min(spec.len_bytes - next);
                 let buffer = &mut self.buffers[place];
                 fill(&mut buffer.as_mut_slice()?[..len_bytes as usize], next)?;
                 let transfer = self.transfer(handle, place, next, len_bytes);
                 self.submit(SubmitEntry::write(transfer, place as u64))?;
                 next += len_bytes;
             }
-            if next == spec.length_bytes && !committing {
+            if next == spec.len_bytes && !committing {
                 // The engine lets it wait for the writes before it.
                 self.submit(SubmitEntry::commit(handle, COMMIT))?;
                 committing = true;

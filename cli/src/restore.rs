@@ -131,7 +131,7 @@ pub fn run(
             continue;
         }
         let opened = pipeline.open(&name, participant)?;
-        let ranges = chunks_of(of_this(), opened.chunk_bytes, opened.length_bytes);
+        let ranges = chunks_of(of_this(), opened.chunk_bytes, opened.len_bytes);
         pipeline.restore(&name, &opened, &ranges, &mut |bytes, offset| {
             done += files.write(participant, bytes, offset)?;
             progress.set(done);
@@ -189,10 +189,10 @@ fn choose(
     };
     let mut targets = Vec::new();
     for segment in segments {
-        if segment.shards.is_empty() && segment.length_bytes > 0 {
+        if segment.shards.is_empty() && segment.len_bytes > 0 {
             output.notice(format_args!(
                 "participant {} of {name} has {} bytes without a name, which cannot become a file",
-                segment.participant, segment.length_bytes
+                segment.participant, segment.len_bytes
             ));
         }
         let directory = match unique {
@@ -204,7 +204,7 @@ fn choose(
             targets.push(Target {
                 participant: segment.participant,
                 start_bytes: shard.offset_bytes,
-                end_bytes: shard.offset_bytes + shard.length_bytes,
+                end_bytes: shard.offset_bytes + shard.len_bytes,
                 path: directory.join(&shard.name),
             });
         }
@@ -244,12 +244,12 @@ fn check_file_name(checkpoint: &CheckpointName, name: &str) -> Result<(), Failur
 fn chunks_of<'a>(
     targets: impl Iterator<Item = &'a Target>,
     chunk_bytes: u64,
-    length_bytes: u64,
+    len_bytes: u64,
 ) -> Vec<(u64, u64)> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for target in targets.filter(|target| target.end_bytes > target.start_bytes) {
         let start = target.start_bytes / chunk_bytes * chunk_bytes;
-        let end = target.end_bytes.next_multiple_of(chunk_bytes).min(length_bytes);
+        let end = target.end_bytes.next_multiple_of(chunk_bytes).min(len_bytes);
         match ranges.last_mut() {
             Some(last) if start <= last.1 => last.1 = last.1.max(end),
             _ => ranges.push((start, end)),

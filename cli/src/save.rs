@@ -99,17 +99,12 @@ pub fn run(
     let name: CheckpointName = args.name.parse()?;
     let sources = look_at(&args.files)?;
     let shards = pack(&sources);
-    let length_bytes = shards.last().map_or(0, |shard| shard.offset_bytes + shard.length_bytes);
+    let len_bytes = shards.last().map_or(0, |shard| shard.offset_bytes + shard.len_bytes);
     let pool = config::open(common, PoolMode::ReadWrite, output)?;
     interrupt.defer();
-    let spec = CheckpointSpec {
-        name: name.clone(),
-        participants: 1,
-        participant: 0,
-        length_bytes,
-        shards,
-    };
-    let progress = Progress::new(output, &format!("saving {name}"), length_bytes);
+    let spec =
+        CheckpointSpec { name: name.clone(), participants: 1, participant: 0, len_bytes, shards };
+    let progress = Progress::new(output, &format!("saving {name}"), len_bytes);
     let mut reader = Sources { left: sources.iter(), open: None };
     let mut pipeline = Pipeline::new(&pool, args.buffer_size, interrupt)?;
     let saved =
@@ -148,11 +143,11 @@ fn pack(sources: &[Source]) -> Vec<Shard> {
     let mut offset_bytes = 0;
     let mut shards = Vec::with_capacity(sources.len());
     for source in sources {
-        let length_bytes = source.metadata.len();
+        let len_bytes = source.metadata.len();
         let (dtype, shape) = (String::new(), Vec::new());
         let name = source.name.clone();
-        shards.push(Shard { name, offset_bytes, length_bytes, dtype, shape });
-        offset_bytes += length_bytes;
+        shards.push(Shard { name, offset_bytes, len_bytes, dtype, shape });
+        offset_bytes += len_bytes;
     }
     shards
 }
@@ -181,9 +176,9 @@ impl Source {
         )))
     }
 
-    fn is_shorter(&self, length_bytes: u64) -> Failure {
+    fn is_shorter(&self, len_bytes: u64) -> Failure {
         Failure::Failed(format!(
-            "{} has become shorter while it was being saved, {length_bytes} bytes instead of {}; \
+            "{} has become shorter while it was being saved, {len_bytes} bytes instead of {}; \
              the checkpoint is given up",
             self.path.display(),
             self.metadata.len()
@@ -251,7 +246,7 @@ pub fn bytes_by_drive(pool: &Pool, name: &CheckpointName) -> Result<Vec<DriveByt
 
 fn tell(pool: &Pool, spec: &CheckpointSpec, saved: &Saved, output: Output) -> Result<(), Failure> {
     let drives = bytes_by_drive(pool, &spec.name)?;
-    let bytes = spec.length_bytes;
+    let bytes = spec.len_bytes;
     let commit_tail_ms = saved.commit_tail.as_secs_f64() * 1e3;
     if output.json {
         return output.document(&Report {

@@ -172,7 +172,7 @@ fn used_bytes(
     for info in checkpoints {
         match pool.segments(&info.name) {
             Ok(segments) => {
-                let chunks = |s: &SegmentInfo| s.length_bytes.div_ceil(chunk_bytes);
+                let chunks = |s: &SegmentInfo| s.len_bytes.div_ceil(chunk_bytes);
                 let bytes = segments.iter().map(chunks).sum::<u64>() * chunk_bytes;
                 used_bytes = used_bytes.map(|used| used + bytes);
             }
@@ -197,7 +197,7 @@ fn show_checkpoint(pool: &Pool, name: &CheckpointName, output: Output) -> Result
                 participant: segment.participant,
                 name: shard.name,
                 offset_bytes: shard.offset_bytes,
-                bytes: shard.length_bytes,
+                bytes: shard.len_bytes,
                 dtype: shard.dtype,
                 shape: shard.shape,
             })

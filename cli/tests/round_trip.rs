@@ -291,11 +291,11 @@ fn save_with_engine(place: &Place, name: &str, participants: &[&[&str]]) {
     let mut sessions = Vec::new();
     for (participant, shards) in participants.iter().enumerate() {
         let mut session = pool.session(&SessionOptions::default()).unwrap();
-        let length_bytes = 4096 * shards.len() as u64;
+        let len_bytes = 4096 * shards.len() as u64;
         let shards = shards.iter().enumerate().map(|(index, name)| Shard {
             name: (*name).to_owned(),
             offset_bytes: 4096 * index as u64,
-            length_bytes: 4096,
+            len_bytes: 4096,
             dtype: "bf16".into(),
             shape: vec![2, 1024],
         });
@@ -303,11 +303,11 @@ fn save_with_engine(place: &Place, name: &str, participants: &[&[&str]]) {
             name: name.parse().unwrap(),
             participants: participants.len() as u32,
             participant: participant as u32,
-            length_bytes,
+            len_bytes,
             shards: shards.collect(),
         };
         let handle = session.begin(&spec).unwrap();
-        let mut buffer = session.alloc(length_bytes).unwrap();
+        let mut buffer = session.alloc(len_bytes).unwrap();
         for (index, block) in buffer.as_mut_slice().unwrap().chunks_exact_mut(4096).enumerate() {
             block.fill((10 * participant + index) as u8);
         }
@@ -315,7 +315,7 @@ fn save_with_engine(place: &Place, name: &str, participants: &[&[&str]]) {
             checkpoint: handle,
             buffer: buffer.key(),
             buffer_offset_bytes: 0,
-            len_bytes: length_bytes,
+            len_bytes: len_bytes,
             segment_offset_bytes: 0,
         };
         let entries = [SubmitEntry::write(transfer, 1), SubmitEntry::commit(handle, 2)];

@@ -100,23 +100,23 @@ fn save(first: &str, max: &str, keep: &str, log: &str, drives: &[&str]) -> Falli
     let mut buffer = session.alloc(max_bytes)?;
     for step in first.. {
         let name: CheckpointName = format!("run@{step}").parse()?;
-        let length_bytes = 1 + u64::from(fnv1a_32(&format!("length of {name}"))) % max_bytes;
-        tell(format!("saving {name} {length_bytes}"), false)?;
-        fill(&mut buffer.as_mut_slice()?[..length_bytes as usize], &name.to_string());
+        let len_bytes = 1 + u64::from(fnv1a_32(&format!("length of {name}"))) % max_bytes;
+        tell(format!("saving {name} {len_bytes}"), false)?;
+        fill(&mut buffer.as_mut_slice()?[..len_bytes as usize], &name.to_string());
         let (participants, participant) = (1, 0);
         let spec = CheckpointSpec {
             name: name.clone(),
             participants,
             participant,
-            length_bytes,
+            len_bytes,
             shards: vec![],
         };
         let checkpoint = session.begin(&spec)?;
-        let write = whole(checkpoint, &buffer, length_bytes);
+        let write = whole(checkpoint, &buffer, len_bytes);
         session.submit(&[SubmitEntry::write(write, 1), SubmitEntry::commit(checkpoint, 2)]);
         ended(&mut session, 2).map_err(|error| format!("{name}: {error}"))?;
         session.close(checkpoint)?;
-        tell(format!("saved {name} {length_bytes}"), true)?;
+        tell(format!("saved {name} {len_bytes}"), true)?;
         if let Some(old) = step.checked_sub(keep) {
             let old: CheckpointName = format!("run@{old}").parse()?;
             if pool.find(&old).is_ok() {
@@ -138,12 +138,12 @@ fn restore(directory: &Path, drives: &[&str]) -> Fallible<()> {
     let buffer = session.alloc(largest)?;
     for info in found {
         let opened = session.open(&info.name, 0)?;
-        let read = whole(opened.handle, &buffer, opened.length_bytes);
+        let read = whole(opened.handle, &buffer, opened.len_bytes);
         session.submit(&[SubmitEntry::read(read, 1)]);
         ended(&mut session, 1).map_err(|error| format!("{}: {error}", info.name))?;
         session.close(opened.handle)?;
         let mut file = File::create(directory.join(info.name.to_string()))?;
-        file.write_all(&buffer.as_slice()?[..opened.length_bytes as usize])?;
+        file.write_all(&buffer.as_slice()?[..opened.len_bytes as usize])?;
     }
     println!("restored everything");
     Ok(())

@@ -11,12 +11,12 @@ use std::thread::JoinHandle;
 use crossbeam::queue::ArrayQueue;
 use crossbeam::sync::{Parker, Unparker};
 
+use crate::backoff::{Backoff, Pause};
 use crate::error::Error;
 use crate::format::crc64;
-use crate::idle::{Idle, Pause};
 use crate::memory::Span;
 use crate::planted::{Bug, planted};
-use crate::reactor::fabric::Done;
+use crate::reactor::queues::Done;
 
 /// One chunk to look at.
 pub(crate) struct ChecksumJob {
@@ -131,18 +131,18 @@ impl Drop for ChecksumHelpers {
 }
 
 fn work(queue: &ArrayQueue<ChecksumJob>, stop: &AtomicBool, parker: &Parker) {
-    crate::idle::shorten_timer_slack();
-    let mut idle = Idle::helper();
+    crate::backoff::shorten_timer_slack();
+    let mut backoff = Backoff::helper();
     loop {
         if let Some(job) = queue.pop() {
-            idle.reset();
+            backoff.reset();
             job.answer();
             continue;
         }
         if stop.load(Ordering::Acquire) {
             return;
         }
-        match idle.next(false) {
+        match backoff.next(false) {
             Pause::Spin => std::hint::spin_loop(),
             Pause::Nap(time) => std::thread::sleep(time),
             Pause::Park(time) => parker.park_timeout(time),

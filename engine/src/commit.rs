@@ -137,10 +137,10 @@ pub(crate) fn run_all(
 
 /// The error of one failed command.
 pub(crate) fn io_error(drives: &dyn Drives, command: &DriveCommand<'_>, source: IoError) -> Error {
-    let facts = &drives.facts()[command.drive().as_usize()];
+    let info = &drives.info()[command.drive().as_usize()];
     Error::Io {
-        serial: facts.serial.clone(),
-        address: facts.address.clone(),
+        serial: info.serial.clone(),
+        address: info.address.clone(),
         what: command.what(),
         offset_bytes: command.offset_bytes(),
         source,

@@ -16,10 +16,10 @@ use std::{ptr, thread};
 
 use crossbeam::sync::Parker;
 
-use crate::device::{Command, Completion, Device, DmaSlice, DriveFacts, Operation, SubmitError};
+use crate::backoff::MAX_PARK;
+use crate::device::{Command, Completion, Device, DmaSlice, DriveInfo, Operation, SubmitError};
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Error, IoError};
-use crate::idle::MAX_PARK;
 use crate::limits::{BLOCK_BYTES, MAX_DRIVES};
 use crate::memory::{HugePages, Region};
 use crate::units::{is_block_aligned, round_down};
@@ -34,7 +34,7 @@ const COMPLETIONS_PER_POLL: usize = 16;
 /// Drives that are driven by whoever calls [`Drives::run`].
 pub struct DirectDrives {
     devices: Vec<Box<dyn Device>>,
-    facts: Vec<DriveFacts>,
+    info: Vec<DriveInfo>,
     arena: Arc<Region>,
     /// What each slot does; a slot's number is the tag of its command.
     slots: Vec<Option<Piece>>,
@@ -86,19 +86,19 @@ impl DirectDrives {
             return Err(Error::Usage(format!("{} drives; at most {MAX_DRIVES}", devices.len())));
         }
         for device in &mut devices {
-            let facts = device.facts();
-            if facts.max_transfer_bytes < BLOCK_BYTES {
+            let info = device.info();
+            if info.max_transfer_bytes < BLOCK_BYTES {
                 return Err(Error::Usage(format!(
                     "drive {} ({}): moves at most {} bytes at a time; {BLOCK_BYTES} are needed",
-                    facts.address, facts.serial, facts.max_transfer_bytes,
+                    info.address, info.serial, info.max_transfer_bytes,
                 )));
             }
             device.register(&arena)?;
         }
-        let facts = devices.iter().map(|device| device.facts().clone()).collect();
+        let info = devices.iter().map(|device| device.info().clone()).collect();
         let free_slots = (0..SLOTS).rev().collect();
         let slots = vec![None; SLOTS];
-        Ok(DirectDrives { devices, facts, arena, slots, free_slots, parker: None })
+        Ok(DirectDrives { devices, info, arena, slots, free_slots, parker: None })
     }
 
     /// Sleeps on `parker` while nothing is to be done. On a core that a reactor polls, a thread that
@@ -165,7 +165,7 @@ impl DirectDrives {
             *cursor = Cursor { command: cursor.command + 1, start: 0 };
         };
         let Some(&slot) = self.free_slots.last() else { return false };
-        let largest = round_down(self.facts[drive].max_transfer_bytes, BLOCK_BYTES);
+        let largest = round_down(self.info[drive].max_transfer_bytes, BLOCK_BYTES);
         let len = len.min(SLOT_BYTES).min(usize::try_from(largest).unwrap_or(usize::MAX));
         let (operation, memory) = match command {
             DriveCommand::Read { .. } => (Operation::Read, self.slot_memory(slot, len)),
@@ -248,20 +248,20 @@ impl DirectDrives {
             DriveCommand::Write { data, .. } => data.len() as u64,
             DriveCommand::Flush { .. } => 0,
         };
-        let facts = self.facts.get(command.drive().as_usize()).ok_or(IoError::Os(libc::ENODEV))?;
+        let info = self.info.get(command.drive().as_usize()).ok_or(IoError::Os(libc::ENODEV))?;
         if !is_block_aligned(command.offset_bytes()) || !is_block_aligned(len_bytes) {
             return Err(IoError::Os(libc::EINVAL));
         }
         match command.offset_bytes().checked_add(len_bytes) {
-            Some(end) if end <= facts.capacity_bytes => Ok(()),
+            Some(end) if end <= info.capacity_bytes => Ok(()),
             _ => Err(IoError::Os(libc::ENXIO)),
         }
     }
 }
 
 impl Drives for DirectDrives {
-    fn facts(&self) -> &[DriveFacts] {
-        &self.facts
+    fn info(&self) -> &[DriveInfo] {
+        &self.info
     }
 
     /// A command of several pieces has the status of the first piece that was seen to fail; pieces
@@ -270,7 +270,7 @@ impl Drives for DirectDrives {
     fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), IoError>> {
         let mut results: Vec<_> = batch.iter().map(|command| self.check(command)).collect();
         let mut cursors = [Cursor::default(); MAX_DRIVES];
-        let may_sleep = self.facts.iter().any(|facts| facts.interrupt_driven);
+        let may_sleep = self.info.iter().any(|info| info.interrupt_driven);
         loop {
             let mut progress = false;
             // One piece a drive in turn, so that no drive takes all the slots.

@@ -5,8 +5,8 @@
 //! polls the devices on the calling thread (format, recovery, the simulator), and the keeper's
 //! way through the reactors while a pool is open.
 
+use crate::drive_info::DriveInfo;
 use crate::error::IoError;
-use crate::facts::DriveFacts;
 use crate::units::DriveIndex;
 
 /// One metadata command. Offsets and lengths are whole blocks.
@@ -72,7 +72,7 @@ impl DriveCommand<'_> {
 /// The drives of a pool, in the order of `DriveIndex`.
 pub trait Drives {
     /// Facts of each drive.
-    fn facts(&self) -> &[DriveFacts];
+    fn info(&self) -> &[DriveInfo];
 
     /// Runs a batch to its end. The result has one status per command, in the batch's order; a
     /// failed command does not stop the others.

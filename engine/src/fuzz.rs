@@ -124,7 +124,7 @@ pub fn segment_table(data: &[u8]) {
             state: DriveState::Member,
         };
         let _ = table.validate(&layout, &[drive.clone(), drive]);
-        let _ = table.shard_at(table.length_bytes / 2);
+        let _ = table.shard_at(table.len_bytes / 2);
     }
 }
 

@@ -1,6 +1,8 @@
 //! The Stanchion engine. See ARCHITECTURE.md for the path of the bytes and who owns what when.
 
 pub mod address;
+mod availability;
+mod backoff;
 #[cfg(any(test, feature = "bench"))]
 pub mod bench;
 mod checksum;
@@ -9,15 +11,13 @@ mod commit;
 pub mod crash;
 pub mod device;
 pub mod direct;
+mod drive_info;
 pub mod drives;
 pub mod error;
 pub mod extent;
-mod facts;
 pub mod format;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
-mod health;
-mod idle;
 pub mod limits;
 mod lock;
 mod membership;
@@ -35,12 +35,12 @@ mod session;
 mod state;
 pub mod units;
 
+pub use availability::Availability;
 pub use error::{Damage, Error, ErrorKind, IoError};
 pub use format::{DriveState, Redundancy};
-pub use health::Health;
 pub use name::{CheckpointName, check_base_name};
 pub use pool::{
-    Admission, CheckpointInfo, Content, DriveInfo, FormatOptions, FormatReport, Notice, Pool,
+    Admission, CheckpointInfo, Content, FormatOptions, FormatReport, Notice, Pool, PoolDrive,
     PoolInfo, PoolMode, PoolOptions, SegmentInfo, Survey, VerifyProgress, VerifyReport,
     admit as admit_drive, admit_on as admit_drive_on, format as format_pool,
     format_on as format_pool_on, survey,

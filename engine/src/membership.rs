@@ -9,8 +9,8 @@
 
 use uuid::Uuid;
 
+use crate::drive_info::DriveInfo;
 use crate::error::{Damage, Error};
-use crate::facts::DriveFacts;
 use crate::format::{DriveEntry, DriveState, Label};
 use crate::units::DriveIndex;
 
@@ -27,24 +27,24 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Holds the labels of the drives at hand, which are in the order of `facts`, against each other.
-    pub(crate) fn new(labels: &[&Label], facts: &[DriveFacts]) -> Result<Membership, Error> {
+    /// Holds the labels of the drives at hand, which are in the order of `info`, against each other.
+    pub(crate) fn new(labels: &[&Label], info: &[DriveInfo]) -> Result<Membership, Error> {
         let Some(first) = labels.first() else {
             return Err(Error::Usage("no drive was named".into()));
         };
         // The first drive's pool is what the others must belong to.
         let pool: Uuid = first.pool;
-        for (label, facts) in labels.iter().zip(facts) {
+        for (label, info) in labels.iter().zip(info) {
             if label.pool != pool {
-                let (address, serial) = (facts.address.clone(), label.drive().serial.clone());
+                let (address, serial) = (info.address.clone(), label.drive().serial.clone());
                 let (found, expected) = (label.pool, pool);
                 return Err(Error::ForeignDrive { address, serial, found, expected });
             }
         }
         let newest = labels.iter().max_by_key(|label| label.epoch).copied().unwrap_or(first);
         let mut order = vec![None; newest.drives.len()];
-        for (given, (label, facts)) in labels.iter().zip(facts).enumerate() {
-            let (address, serial) = (facts.address.clone(), label.drive().serial.clone());
+        for (given, (label, info)) in labels.iter().zip(info).enumerate() {
+            let (address, serial) = (info.address.clone(), label.drive().serial.clone());
             if !is_one_history(label, newest) {
                 return Err(two_histories(&serial).into());
             }
@@ -147,8 +147,8 @@ mod tests {
         label
     }
 
-    fn facts(count: usize) -> Vec<DriveFacts> {
-        let facts = |n| DriveFacts {
+    fn info(count: usize) -> Vec<DriveInfo> {
+        let info = |n| DriveInfo {
             address: format!("drive{n}"),
             serial: String::new(),
             model: String::new(),
@@ -159,12 +159,12 @@ mod tests {
             volatile_cache: None,
             interrupt_driven: false,
         };
-        (0..count).map(facts).collect()
+        (0..count).map(info).collect()
     }
 
     fn membership(labels: &[Label]) -> Result<Membership, Error> {
         let labels: Vec<&Label> = labels.iter().collect();
-        Membership::new(&labels, &facts(labels.len()))
+        Membership::new(&labels, &info(labels.len()))
     }
 
     #[test]

@@ -142,8 +142,8 @@ pub(crate) fn read_error(
     offset_bytes: u64,
     source: IoError,
 ) -> Error {
-    let facts = &drives.facts()[drive.as_usize()];
-    let (serial, address) = (facts.serial.clone(), facts.address.clone());
+    let info = &drives.info()[drive.as_usize()];
+    let (serial, address) = (info.serial.clone(), info.address.clone());
     Error::Io { serial, address, what: "read", offset_bytes, source }
 }
 
@@ -190,10 +190,10 @@ pub(crate) fn decode_table(
             .ok_or_else(|| FormatError::Corrupt(format!("no participant {participant}")))?;
         let table = SegmentTable::decode(bytes, &segment.table, label.pool, entry.id, participant)?;
         table.validate(&label.layout, &label.drives)?;
-        if table.length_bytes != segment.length_bytes {
+        if table.len_bytes != segment.len_bytes {
             return Err(FormatError::Corrupt(format!(
                 "{} bytes, where the manifest says {}",
-                table.length_bytes, segment.length_bytes
+                table.len_bytes, segment.len_bytes
             )));
         }
         Ok(table)

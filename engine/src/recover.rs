@@ -12,9 +12,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::drive_info::DriveInfo;
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Damage, Error, IoError};
-use crate::facts::DriveFacts;
 use crate::format::{Catalogue, FormatError, Label, Layout, Manifest, Root, SegmentTable, Zone};
 use crate::limits::{BLOCK_BYTES, ROOT_SLOTS};
 use crate::metadata::{self, BadCopy, Found, Subject};
@@ -37,9 +37,9 @@ pub(crate) struct DriveLabels {
 /// [`Error::Io`] when there may well be a label, and it could not be read; whatever is wrong with it
 /// otherwise.
 pub(crate) fn read_labels(drives: &mut dyn Drives, index: usize) -> Result<DriveLabels, Error> {
-    let facts = drives.facts()[index].clone();
+    let info = drives.info()[index].clone();
     let drive = DriveIndex(index as u16);
-    let offsets = label_offsets_of(facts.capacity_bytes);
+    let offsets = label_offsets_of(info.capacity_bytes);
     let mut blocks = vec![vec![0; BLOCK_BYTES as usize]; offsets.len()];
     let mut batch: Vec<_> = blocks
         .iter_mut()
@@ -69,14 +69,14 @@ pub(crate) fn read_labels(drives: &mut dyn Drives, index: usize) -> Result<Drive
     let Some(label) = sound else {
         return Err(match unread {
             Some((offset, error)) => metadata::read_error(drives, drive, offset, error),
-            None => no_label(&facts, wrong),
+            None => no_label(&info, wrong),
         });
     };
-    if facts.capacity_bytes < label.drive().capacity_bytes {
+    if info.capacity_bytes < label.drive().capacity_bytes {
         return Err(Error::ShortDrive {
-            address: facts.address,
+            address: info.address,
             serial: label.drive().serial.clone(),
-            actual_bytes: facts.capacity_bytes,
+            actual_bytes: info.capacity_bytes,
             expected_bytes: label.drive().capacity_bytes,
         });
     }
@@ -117,8 +117,8 @@ fn label_damage(serial: &str, offset_bytes: u64, detail: String) -> Damage {
 }
 
 /// The error for a drive without a sound label.
-fn no_label(facts: &DriveFacts, wrong: Vec<(u64, Result<FormatError, String>)>) -> Error {
-    let (address, serial) = (facts.address.clone(), facts.serial.clone());
+fn no_label(info: &DriveInfo, wrong: Vec<(u64, Result<FormatError, String>)>) -> Error {
+    let (address, serial) = (info.address.clone(), info.serial.clone());
     let mut corrupt = None;
     for (offset, why) in wrong {
         match why {
@@ -200,8 +200,8 @@ pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots
             // A root of a pool that was here before is no damage.
             Err(FormatError::Blank | FormatError::NotOurs) => {}
             Err(FormatError::Newer { found, supported }) => {
-                let facts = &drives.facts()[drive.as_usize()];
-                let (address, serial) = (facts.address.clone(), entry.serial.clone());
+                let info = &drives.info()[drive.as_usize()];
+                let (address, serial) = (info.address.clone(), entry.serial.clone());
                 return Err(Error::NewerFormat { address, serial, found, supported });
             }
             Err(error) => {

@@ -150,7 +150,7 @@ fn inner() {
         name: name.clone(),
         participants: 1,
         participant: 0,
-        length_bytes: WRITES * CHUNK_BYTES,
+        len_bytes: WRITES * CHUNK_BYTES,
         shards: Vec::new(),
     };
     let handle = session.begin(&spec).unwrap();

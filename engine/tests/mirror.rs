@@ -12,8 +12,8 @@ use stanchion_engine::device::sim::{Effect, Fault, SimConfig, SimDrive, SimRng, 
 use stanchion_engine::format::Layout;
 use stanchion_engine::memory::HugePages;
 use stanchion_engine::{
-    CheckpointName, DriveState, Error, FormatOptions, Health, IoError, Notice, Pool, PoolMode,
-    PoolOptions, Redundancy, admit_drive, admit_drive_on, format_pool, format_pool_on,
+    Availability, CheckpointName, DriveState, Error, FormatOptions, IoError, Notice, Pool,
+    PoolMode, PoolOptions, Redundancy, admit_drive, admit_drive_on, format_pool, format_pool_on,
 };
 
 const MIB: u64 = 1 << 20;
@@ -100,7 +100,7 @@ fn lose_a_drive(seed: u64, drives: usize) {
         health
     };
     // On two drives the only one that was left has the only copy; on more there are two.
-    assert_eq!(health, if drives == 2 { Health::OneCopy } else { Health::Whole });
+    assert_eq!(health, if drives == 2 { Availability::OneCopy } else { Availability::Whole });
 
     sims[gone].clear_faults();
     for mode in [PoolMode::ReadOnly, PoolMode::ReadWrite] {
@@ -130,7 +130,7 @@ fn lose_a_drive(seed: u64, drives: usize) {
     let pool = open(&without(&sims, next), PoolMode::ReadOnly, false).unwrap();
     if drives == 2 {
         let (single, _) = saved.pop().unwrap();
-        assert!(matches!(pool.find(&single).unwrap().health, Health::Lost { .. }));
+        assert!(matches!(pool.find(&single).unwrap().health, Availability::Lost { .. }));
     }
     restore_all(&pool, &saved);
 }
@@ -178,10 +178,10 @@ fn without_copies_a_missing_drive_takes_what_it_holds() {
         }
     }
     let pool = open(&sims[..2], PoolMode::ReadOnly, false).unwrap();
-    assert_eq!(pool.find(&saved[0].0).unwrap().health, Health::Whole);
+    assert_eq!(pool.find(&saved[0].0).unwrap().health, Availability::Whole);
     assert_eq!(restore(&pool, &saved[0].0, &saved[0].1), Ok(()));
     let lost = pool.find(&saved[1].0).unwrap().health;
-    assert_eq!(lost, Health::Lost { chunks: 3, drives: vec!["C".into()] });
+    assert_eq!(lost, Availability::Lost { chunks: 3, drives: vec!["C".into()] });
     assert_eq!(
         restore(&pool, &saved[1].0, &saved[1].1),
         Err(stanchion_engine::ring::codes::REMOVED)
@@ -207,7 +207,7 @@ fn a_drive_that_comes_back_brings_its_checkpoints() {
     let report = pool.verify(None, true, &mut |_, _| ()).unwrap();
     assert!(report.is_clean() && report.rebuilt == ["B"], "{report:?}");
     restore_all(&pool, &saved);
-    assert_eq!(pool.find(&saved[0].0).unwrap().health, Health::Whole);
+    assert_eq!(pool.find(&saved[0].0).unwrap().health, Availability::Whole);
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn what_is_not_committed_is_absent_and_its_space_is_free() {
                 name: name("a@1"),
                 participants: 1,
                 participant: 0,
-                length_bytes: 5 * MIB,
+                len_bytes: 5 * MIB,
                 shards: Vec::new(),
             };
             session.begin(&spec).unwrap();
@@ -77,7 +77,7 @@ fn a_commit_waits_for_every_byte_and_every_participant() {
                 name: name("multi@9"),
                 participants: 2,
                 participant: participant as u32,
-                length_bytes: 2 * MIB,
+                len_bytes: 2 * MIB,
                 shards: Vec::new(),
             };
             handles.push(session.begin(&spec).unwrap());
@@ -118,7 +118,7 @@ fn one_participant_that_leaves_ends_it_for_all() {
             name: name("multi@9"),
             participants: 2,
             participant,
-            length_bytes: MIB,
+            len_bytes: MIB,
             shards: Vec::new(),
         };
         let mut stays = pool.session(&SessionOptions::default()).unwrap();

@@ -24,12 +24,12 @@ fn pool() -> (BackEnd, Pool) {
     (back_end, pool)
 }
 
-fn begin(session: &mut Session, name: &str, length_bytes: u64) -> u64 {
+fn begin(session: &mut Session, name: &str, len_bytes: u64) -> u64 {
     let spec = CheckpointSpec {
         name: name.parse().unwrap(),
         participants: 1,
         participant: 0,
-        length_bytes,
+        len_bytes,
         shards: Vec::new(),
     };
     session.begin(&spec).unwrap()
@@ -160,7 +160,7 @@ fn a_session_keeps_its_pool_open() {
     let mut session = pool.session(&SessionOptions::default()).unwrap();
     drop(pool);
     let opened = session.open(&"kept@1".parse().unwrap(), 0).unwrap();
-    assert_eq!(opened.length_bytes, 3 * MIB);
+    assert_eq!(opened.len_bytes, 3 * MIB);
     assert!(session.is_served());
     let mut out = [CompleteEntry::default(); 1];
     assert_eq!(session.submit(&[SubmitEntry::nop(9)]), 1);

@@ -38,11 +38,11 @@ fn writes_are_read_back(sector_bytes: &str) {
     let options = ["--size", "64M", "--block-size", sector_bytes];
     let Some(target) = Target::start(&options) else { return };
     let mut rig = open_rig(&address_of(&target), OpenMode::ReadWrite);
-    let facts = rig.device.facts().clone();
-    assert_eq!((facts.back_end, facts.queue_depth), (device::SPDK, DEPTH));
-    assert_eq!((facts.capacity_bytes, facts.serial.as_str()), (64 * MIB, "STNDRIVE0"));
-    assert!(facts.max_transfer_bytes >= PIECE_BYTES && !facts.interrupt_driven);
-    assert_eq!(facts.address, address_of(&target).to_string());
+    let info = rig.device.info().clone();
+    assert_eq!((info.back_end, info.queue_depth), (device::SPDK, DEPTH));
+    assert_eq!((info.capacity_bytes, info.serial.as_str()), (64 * MIB, "STNDRIVE0"));
+    assert!(info.max_transfer_bytes >= PIECE_BYTES && !info.interrupt_driven);
+    assert_eq!(info.address, address_of(&target).to_string());
     let model = rig.random_commands(sector_bytes.len() as u64, 1500);
     assert_eq!(rig.run(Operation::Flush, 0, 3, 0), Ok(()));
 
@@ -75,7 +75,7 @@ fn what_cannot_be_is_refused() {
         assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
     }
     let fails = |errno| Err(SubmitError::Failed(IoError::Os(errno)));
-    let end = rig.device.facts().capacity_bytes;
+    let end = rig.device.info().capacity_bytes;
     assert_eq!(rig.submit(Operation::Read, end - 4096, 0, 8192), fails(libc::EINVAL));
     assert_eq!(rig.submit(Operation::Read, u64::MAX - 4095, 0, 4096), fails(libc::EINVAL));
     assert_eq!(rig.submit(Operation::Write, 512, 0, 4096), fails(libc::EINVAL));

@@ -75,7 +75,7 @@ fn a_target_that_dies_during_a_save_fails_it_and_nothing_hangs() {
         name: name("new@2"),
         participants: 1,
         participant: 0,
-        length_bytes: 40 * MIB,
+        len_bytes: 40 * MIB,
         shards: Vec::new(),
     };
     let handle = session.begin(&spec).unwrap();
@@ -139,7 +139,7 @@ fn a_pool_closed_with_writes_in_flight_opens_again() {
             name: name("new@2"),
             participants: 1,
             participant: 0,
-            length_bytes: 16 * MIB,
+            len_bytes: 16 * MIB,
             shards: Vec::new(),
         };
         let handle = session.begin(&spec).unwrap();

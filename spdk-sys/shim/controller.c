@@ -366,7 +366,7 @@ void stn_spdk_controller_on_timeout(struct stn_spdk_controller *controller, uint
 #endif
 }
 
-void stn_spdk_namespace_facts(struct stn_spdk_namespace *namespace_, struct stn_spdk_namespace_facts *facts)
+void stn_spdk_namespace_info(struct stn_spdk_namespace *namespace_, struct stn_spdk_namespace_info *facts)
 {
     struct spdk_nvme_ns *ns = spdk_ns(namespace_);
     const struct spdk_nvme_ns_data *data = spdk_nvme_ns_get_data(ns);

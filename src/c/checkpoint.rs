@@ -4,7 +4,7 @@
 
 use std::ffi::{CString, c_char, c_int};
 
-use stanchion_engine::{CheckpointInfo, CheckpointName, Health, SegmentInfo};
+use stanchion_engine::{Availability, CheckpointInfo, CheckpointName, SegmentInfo};
 
 use super::engine::Engine;
 use super::error::{Failure, STN_E_PANIC};
@@ -93,9 +93,9 @@ pub(crate) fn describe(checkpoint: &CheckpointInfo) -> stn_checkpoint_info {
         generation: checkpoint.generation.0,
         damaged: u32::from(checkpoint.damage.is_some()),
         health: match checkpoint.health {
-            Health::Whole => STN_HEALTH_WHOLE,
-            Health::OneCopy => STN_HEALTH_ONE_COPY,
-            Health::Lost { .. } => STN_HEALTH_LOST,
+            Availability::Whole => STN_HEALTH_WHOLE,
+            Availability::OneCopy => STN_HEALTH_ONE_COPY,
+            Availability::Lost { .. } => STN_HEALTH_LOST,
         },
         name: [0; STN_NAME_BYTES],
     };
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn stn_checkpoint_segment(
         let value = stn_segment_info {
             size: 0,
             participant,
-            len_bytes: segment.length_bytes,
+            len_bytes: segment.len_bytes,
             chunk_bytes: held.get()?.chunk_bytes,
             shards: segment.shards.len() as u64,
         };
@@ -220,7 +220,7 @@ fn describe_shard(
         size: 0,
         dimensions: shard.shape.len() as u32,
         offset_bytes: shard.offset_bytes,
-        len_bytes: shard.length_bytes,
+        len_bytes: shard.len_bytes,
         name: name.as_ptr(),
         dtype: dtype.as_ptr(),
         shape: shard.shape.as_ptr(),

@@ -1,4 +1,4 @@
-//! Making a pool, and facts about one.
+//! Making a pool, and what is known of one.
 
 #![allow(unsafe_code)]
 

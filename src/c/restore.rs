@@ -109,13 +109,13 @@ fn find_range(
         Failure::with(libc::EINVAL, detail)
     })?;
     let (start, all) = match shard {
-        None => (0, segment.length_bytes),
+        None => (0, segment.len_bytes),
         Some(shard) => {
             let found = segment.shards.iter().find(|known| known.name == shard);
             let found = found.ok_or_else(|| {
                 Failure::with(libc::ENOENT, format!("{name} has no shard {shard}"))
             })?;
-            (found.offset_bytes, found.length_bytes)
+            (found.offset_bytes, found.len_bytes)
         }
     };
     let left = all.checked_sub(opts.offset_bytes);
@@ -270,7 +270,7 @@ impl<'a> Restore<'a> {
             return Some((SubmitEntry::read(transfer, DIRECT), end));
         }
         let place = *self.idle_buffers.last()?;
-        let end = opened.length_bytes.min(start + opened.chunk_bytes);
+        let end = opened.len_bytes.min(start + opened.chunk_bytes);
         let (buffer, chunk) = &mut self.buffers[place];
         *chunk = start;
         transfer.buffer = buffer.key();

@@ -84,7 +84,7 @@ unsafe fn shard(shard: &stn_shard) -> Result<Shard, Failure> {
         Ok(Shard {
             name: ffi::text(shard.name, "a shard's name")?.to_owned(),
             offset_bytes: shard.offset_bytes,
-            length_bytes: shard.len_bytes,
+            len_bytes: shard.len_bytes,
             dtype: dtype.to_owned(),
             shape: ffi::array(shard.shape, shard.dimensions, "a shape")?.to_vec(),
         })
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn stn_begin(
                 name: checkpoint_name(opts.name)?,
                 participants: opts.participants.max(1),
                 participant: opts.participant,
-                length_bytes: opts.len_bytes,
+                len_bytes: opts.len_bytes,
                 shards: shards(&opts)?,
             }
         };
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn stn_open(
         let value = stn_segment_info {
             size: 0,
             participant,
-            len_bytes: opened.length_bytes,
+            len_bytes: opened.len_bytes,
             chunk_bytes: opened.chunk_bytes,
             shards: opened.shards.len() as u64,
         };

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use stanchion_engine::address::DriveAddress;
-use stanchion_engine::device::health::{Health, read_health};
+use stanchion_engine::device::health_log::{HealthLog, read_health_log};
 use stanchion_engine::device::kernel;
 use stanchion_engine::device::pci::{self, KERNEL_DRIVER, NvmeFunction};
 use stanchion_engine::device::{locks, safety};
@@ -169,21 +169,21 @@ fn alignment(path: &Path) -> Check {
 }
 
 fn contents(survey: &Survey, address: &DriveAddress) -> Vec<Check> {
-    let subject = match survey.facts.serial.as_str() {
-        "" => survey.facts.address.clone(),
-        serial => format!("{serial} ({})", survey.facts.address),
+    let subject = match survey.info.serial.as_str() {
+        "" => survey.info.address.clone(),
+        serial => format!("{serial} ({})", survey.info.address),
     };
     let mut checks = vec![Check::ok("contents", describe(&survey.content))];
     if let Some(finding) = survey.in_use.never_overridable().next() {
         let evidence = format!("{}: {}", finding.what, finding.evidence);
         checks[0] = Check::new("contents", Status::Fail, evidence);
     }
-    checks.push(match survey.facts.volatile_cache {
+    checks.push(match survey.info.volatile_cache {
         Some(true) => Check::ok("write cache", "volatile; every commit flushes it"),
         Some(false) => Check::ok("write cache", "none that a power cut could empty"),
         None => Check::skip("write cache", "the kernel does not tell"),
     });
-    checks.push(match read_health(address) {
+    checks.push(match read_health_log(address) {
         Ok(Some(health)) => health_check(&health),
         Ok(None) => Check::skip("health", "no NVMe drive: it keeps no account"),
         Err(error) => Check::new("health", Status::Warn, error.to_string()),
@@ -191,7 +191,7 @@ fn contents(survey: &Survey, address: &DriveAddress) -> Vec<Check> {
     checks.into_iter().map(|check| check.of(subject.clone())).collect()
 }
 
-fn health_check(health: &Health) -> Check {
+fn health_check(health: &HealthLog) -> Check {
     const NAME: &str = "health";
     let warnings = health.warnings();
     let temperature =
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn worn_and_failing_drives() {
-        let health = |warning, spare, used, errors| Health {
+        let health = |warning, spare, used, errors| HealthLog {
             critical_warning: warning,
             temperature_celsius: Some(40),
             spare_percent: spare,

@@ -93,7 +93,7 @@ impl Places {
     pub fn chunk(&self, number: usize) -> (At, u64) {
         let location = self.table.chunks[number].copies.first;
         let start = number as u64 * self.table.chunk_bytes;
-        let len_bytes = (self.table.length_bytes - start).min(self.table.chunk_bytes);
+        let len_bytes = (self.table.len_bytes - start).min(self.table.chunk_bytes);
         let offset = self.labels[0].layout.slot_offset(location.slot);
         ((self.given(location.drive.0), offset), len_bytes)
     }

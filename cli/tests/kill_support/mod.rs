@@ -302,8 +302,8 @@ impl Test {
     /// checkpoints; this asks the allocator.
     fn fill(&mut self) {
         let name = self.new_name("fill");
-        let length_bytes = self.model.free_bytes();
-        let files = self.rig.make_files(&name, &[length_bytes], &mut self.numbers);
+        let len_bytes = self.model.free_bytes();
+        let files = self.rig.make_files(&name, &[len_bytes], &mut self.numbers);
         let save = Step::Save { name: name.clone(), files };
         self.perform(&Operation(vec![save, Step::Remove { names: vec![name] }]), None);
         self.rig.forget_files(self.model.checkpoints().map(|(name, _)| name));

@@ -59,7 +59,7 @@ pub fn step_of(name: &str) -> u64 {
     name.split_once('@').unwrap().1.parse().unwrap()
 }
 
-fn length_bytes(files: &Files) -> u64 {
+fn len_bytes(files: &Files) -> u64 {
     files.iter().map(|(_, bytes)| bytes.len() as u64).sum()
 }
 
@@ -77,7 +77,7 @@ impl Model {
     }
 
     pub fn free_bytes(&self) -> u64 {
-        let chunks = |files| length_bytes(files).div_ceil(self.chunk_bytes);
+        let chunks = |files| len_bytes(files).div_ceil(self.chunk_bytes);
         self.capacity_bytes - self.checkpoints.values().map(chunks).sum::<u64>() * self.chunk_bytes
     }
 
@@ -193,8 +193,7 @@ impl Model {
             assert!(listed["generation"].as_u64().unwrap() <= self.generation, "{context}");
             names.insert(name, listed["bytes"].as_u64().unwrap());
         }
-        let model =
-            self.checkpoints.iter().map(|(name, files)| (name.clone(), length_bytes(files)));
+        let model = self.checkpoints.iter().map(|(name, files)| (name.clone(), len_bytes(files)));
         assert_eq!(names, model.collect(), "{context}");
     }
 }

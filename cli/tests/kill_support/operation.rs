@@ -99,15 +99,15 @@ impl Test {
 
     /// A save of so many bytes in one to three files. Older checkpoints make room for it.
     fn save(&mut self, (low, high): (u64, u64)) -> Step {
-        let length_bytes = self.numbers.between(low, high);
-        while self.model.free_bytes() < length_bytes {
+        let len_bytes = self.numbers.between(low, high);
+        while self.model.free_bytes() < len_bytes {
             let names = vec![self.model.oldest()];
             self.perform(&Operation(vec![Step::Remove { names }]), None);
         }
         let name = self.new_name("model");
         let count = self.numbers.between(1, 3);
-        let mut lengths = vec![length_bytes / count; count as usize];
-        lengths[0] += length_bytes % count;
+        let mut lengths = vec![len_bytes / count; count as usize];
+        lengths[0] += len_bytes % count;
         self.rig.forget_files(self.model.checkpoints().map(|(name, _)| name));
         let files = self.rig.make_files(&name, &lengths, &mut self.numbers);
         Step::Save { name, files }

@@ -235,11 +235,11 @@ impl Rig {
         let directory = self.from().join(name);
         fs::create_dir_all(&directory).unwrap();
         let mut files = Files::new();
-        for (number, length_bytes) in lengths.iter().enumerate() {
+        for (number, len_bytes) in lengths.iter().enumerate() {
             let start = numbers.between(0, MIB - 1) as usize;
             let turned = [&self.noise[start..], &self.noise[..start]].concat();
-            let mut bytes = turned.repeat(length_bytes.div_ceil(MIB) as usize);
-            bytes.truncate(*length_bytes as usize);
+            let mut bytes = turned.repeat(len_bytes.div_ceil(MIB) as usize);
+            bytes.truncate(*len_bytes as usize);
             for block in bytes.chunks_mut(STAMPED_BYTES) {
                 self.stamp += 1;
                 let stamp = self.stamp.to_le_bytes();

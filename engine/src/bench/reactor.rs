@@ -7,8 +7,8 @@ use crossbeam::sync::Parker;
 
 use crate::checksum::ChecksumHelpers;
 use crate::device::condition::Conditions;
-use crate::device::patient::Patient;
 use crate::device::queue::DriveQueue;
+use crate::device::retrying::Retrying;
 use crate::device::sim::{SimConfig, SimDrive};
 use crate::error::Error;
 use crate::format::Layout;
@@ -17,7 +17,7 @@ use crate::limits::MIN_CHUNK_BYTES;
 use crate::memory::{Arena, Buffer, HugePages, Region};
 use crate::reactor::Reactor;
 use crate::reactor::control::Control;
-use crate::reactor::fabric::{CREDITS, Fabric, Route};
+use crate::reactor::queues::{CREDITS, Queues, Route};
 use crate::reactor::segment::Segment;
 use crate::ring::{self, CompleteEntry, RingSizes, SubmitEntry, Transfer};
 use crate::units::{Copies, DriveIndex, Location};
@@ -36,7 +36,7 @@ const SAVE_CHUNKS: u64 = 4096;
 /// between the reactor's turns. The keeper is never asked.
 pub struct ReactorHarness {
     reactor: Reactor,
-    fabric: Arc<Fabric>,
+    queues: Arc<Queues>,
     client: ring::Client,
     port: u32,
     #[cfg_attr(
@@ -71,30 +71,30 @@ impl ReactorHarness {
         let layout = Layout::plan(&[MIN_DRIVE_BYTES], CHUNK_BYTES)?;
         assert!(layout.data_slots(MIN_DRIVE_BYTES) >= SAVE_CHUNKS, "each chunk has its own place");
         let conditions = Arc::new(Conditions::new(1));
-        let device = Patient::over(Box::new(sim.open()?));
-        let depth = device.facts().queue_depth;
-        let waiting = Fabric::inbox_capacity(1);
+        let device = Retrying::over(Box::new(sim.open()?));
+        let depth = device.info().queue_depth;
+        let waiting = Queues::inbox_capacity(1);
         let drive = DriveQueue::new(device, depth, waiting, DriveIndex(0), Arc::clone(&conditions));
 
         let parkers = [Parker::new()];
         // Only their queue: there are none.
         let checksums = ChecksumHelpers::start(0, CREDITS)?.queue();
         let routes = vec![Route { reactor: 0, local: 0 }];
-        let fabric = Fabric::new(&parkers, &Parker::new(), checksums, routes, layout, conditions);
-        let fabric = Arc::new(fabric);
+        let queues = Queues::new(&parkers, &Parker::new(), checksums, routes, layout, conditions);
+        let queues = Arc::new(queues);
         let [parker] = parkers;
-        let mut reactor = Reactor::new(0, Arc::clone(&fabric), parker, vec![drive]);
+        let mut reactor = Reactor::new(0, Arc::clone(&queues), parker, vec![drive]);
 
         let (client, engine) = ring::pair(RingSizes::new(RING_ENTRIES)?)?;
         let waker = Parker::new().unparker().clone();
-        let port = ask(&fabric, &mut reactor, |answer| Control::OpenPort {
+        let port = ask(&queues, &mut reactor, |answer| Control::OpenPort {
             ring: engine,
             client: waker,
             answer,
         });
         let port = port.expect("the reactor has no port yet");
         let region = Arc::new(Region::new(BUFFER_CHUNKS * CHUNK_BYTES, HugePages::Off)?);
-        ask(&fabric, &mut reactor, |answer| Control::Register {
+        ask(&queues, &mut reactor, |answer| Control::Register {
             region: Arc::clone(&region),
             answer,
         })?;
@@ -103,12 +103,12 @@ impl ReactorHarness {
         bytes.for_each(|(at, byte)| *byte = (at / 7) as u8);
         let registration = buffer.registration();
         let key =
-            ask(&fabric, &mut reactor, |answer| Control::AddBuffer { port, registration, answer });
+            ask(&queues, &mut reactor, |answer| Control::AddBuffer { port, registration, answer });
         let key = key.expect("the port has no buffer yet");
 
         let mut harness = ReactorHarness {
             reactor,
-            fabric,
+            queues,
             client,
             port,
             buffer,
@@ -179,7 +179,7 @@ impl ReactorHarness {
         let mut taken = 0;
         while taken < count {
             let turned = self.reactor.tick();
-            let answered = self.fabric.checksums.answer_waiting();
+            let answered = self.queues.checksums.answer_waiting();
             assert!(turned || answered, "entries that do not complete");
             taken += self.client.peek(&mut self.completions[taken..count]);
         }
@@ -192,8 +192,8 @@ impl ReactorHarness {
     fn add_save(&mut self) -> Arc<Segment> {
         let place = |slot| Copies::one(Location { drive: DriveIndex(0), slot });
         let copies: Vec<Copies> = (0..SAVE_CHUNKS).map(place).collect();
-        let length_bytes = SAVE_CHUNKS * CHUNK_BYTES;
-        let segment = Arc::new(Segment::for_save(1, 0, length_bytes, CHUNK_BYTES, &copies));
+        let len_bytes = SAVE_CHUNKS * CHUNK_BYTES;
+        let segment = Arc::new(Segment::for_save(1, 0, len_bytes, CHUNK_BYTES, &copies));
         self.save = self.add_segment(Arc::clone(&segment));
         self.saved = 0;
         segment
@@ -206,14 +206,14 @@ impl ReactorHarness {
     }
 
     fn ask<T>(&mut self, message: impl FnOnce(Sender<T>) -> Control) -> T {
-        ask(&self.fabric, &mut self.reactor, message)
+        ask(&self.queues, &mut self.reactor, message)
     }
 }
 
 /// Sends the reactor a message and lets it answer.
-fn ask<T>(fabric: &Fabric, reactor: &mut Reactor, message: impl FnOnce(Sender<T>) -> Control) -> T {
+fn ask<T>(queues: &Queues, reactor: &mut Reactor, message: impl FnOnce(Sender<T>) -> Control) -> T {
     let (answer, result) = crossbeam::channel::bounded(1);
-    fabric.reactors[0].control.push(message(answer));
+    queues.reactors[0].control.push(message(answer));
     reactor.tick();
     result.try_recv().expect("a message is answered in the next turn")
 }
@@ -229,7 +229,7 @@ mod tests {
         let from_setup = BUFFER_CHUNKS;
         harness.write(16);
         let bytes = harness.buffer.as_slice().unwrap()[..16 * CHUNK_BYTES as usize].to_vec();
-        let offset = harness.fabric.layout.slot_offset(from_setup);
+        let offset = harness.queues.layout.slot_offset(from_setup);
         assert_eq!(harness.sim.peek(offset, 16 * CHUNK_BYTES).unwrap(), bytes);
         harness.buffer.as_mut_slice().unwrap().fill(0);
         harness.read(16);
@@ -248,7 +248,7 @@ mod tests {
     #[should_panic(expected = "result: -")]
     fn a_chunk_that_is_not_what_was_written_fails_its_read() {
         let mut harness = ReactorHarness::new().unwrap();
-        harness.sim.flip_bit(harness.fabric.layout.slot_offset(3), 0);
+        harness.sim.flip_bit(harness.queues.layout.slot_offset(3), 0);
         harness.read(16);
     }
 }

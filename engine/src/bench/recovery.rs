@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use crate::device::Device;
-use crate::device::patient::Patient;
+use crate::device::retrying::Retrying;
 use crate::device::sim::{SimConfig, SimDrive};
 use crate::direct::DirectDrives;
 use crate::error::Error;
@@ -47,7 +47,7 @@ impl RecoveryHarness {
         let devices = || sims.iter().map(open).collect::<Result<Vec<_>, _>>();
         format_on(devices()?, &FormatOptions::new(Vec::new()))?;
 
-        let devices = devices()?.into_iter().map(Patient::over).collect();
+        let devices = devices()?.into_iter().map(Retrying::over).collect();
         let drives = DirectDrives::new(devices, HugePages::Off)?;
         let mut harness = RecoveryHarness { drives, checkpoints };
         let mut state = harness.recover()?;
@@ -56,7 +56,7 @@ impl RecoveryHarness {
                 name: CheckpointName::new("llama", step as u64)?,
                 participants: 1,
                 participant: 0,
-                length_bytes: SEGMENT_BYTES,
+                len_bytes: SEGMENT_BYTES,
                 shards: Vec::new(),
             };
             let begun = state.begin(&spec, Uuid::from_u128(1 + step as u128));

@@ -8,12 +8,12 @@ use super::images::Effort;
 use super::lab::{CHUNK_BYTES, Lab, Without, open_as, open_pool};
 use super::live::Live;
 use super::model::{Contents, Expected, Stored, chunk_bytes};
+use crate::availability::Availability;
 use crate::checksum::chunk_is_sound;
 use crate::device::sim::{SimDrive, SimRng};
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Damage, Error};
 use crate::format::{Label, Manifest, SegmentTable, crc64};
-use crate::health::Health;
 use crate::limits::BLOCK_BYTES;
 use crate::metadata;
 use crate::pool::Notice;
@@ -226,7 +226,7 @@ impl Checker<'_> {
                 if state.label().copies == 1 {
                     continue;
                 }
-                if matches!(health, Health::Lost { .. }) {
+                if matches!(health, Availability::Lost { .. }) {
                     return Err(context(format!("{} is {health:?}", committed.name())));
                 }
                 let stored = &contents[&committed.name()];
@@ -350,13 +350,13 @@ pub(super) fn verify_checkpoint(
         Err(error) => return Ok(Some(error)),
     };
     let Stored::Segments { seed, lengths_bytes } = stored else { return Ok(None) };
-    let lengths: Vec<u64> = tables.iter().map(|table| table.length_bytes).collect();
+    let lengths: Vec<u64> = tables.iter().map(|table| table.len_bytes).collect();
     if lengths != *lengths_bytes {
         return Err(format!("{name}: segments of {lengths:?} bytes, not {lengths_bytes:?}"));
     }
     for table in &tables {
         for (number, record) in (0..).zip(&table.chunks) {
-            let len_bytes = CHUNK_BYTES.min(table.length_bytes - number * CHUNK_BYTES) as usize;
+            let len_bytes = CHUNK_BYTES.min(table.len_bytes - number * CHUNK_BYTES) as usize;
             let mut bytes = vec![0; len_bytes.next_multiple_of(BLOCK_BYTES as usize)];
             let live = |location: &Location| label.live().any(|drive| drive == location.drive);
             // Each copy must be right, not just one of them.

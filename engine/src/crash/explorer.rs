@@ -14,7 +14,7 @@ use super::check::Checker;
 use super::images::{Choice, Effort, choices};
 use super::lab::Lab;
 use super::model::Expected;
-use crate::device::DriveFacts;
+use crate::device::DriveInfo;
 use crate::device::sim::{SimDrive, SimRng, Torn, WriteId};
 use crate::direct::DirectDrives;
 use crate::drives::{DriveCommand, Drives};
@@ -164,8 +164,8 @@ pub(super) struct Watched<'e, 'a> {
 }
 
 impl Drives for Watched<'_, '_> {
-    fn facts(&self) -> &[DriveFacts] {
-        self.drives.facts()
+    fn info(&self) -> &[DriveInfo] {
+        self.drives.info()
     }
 
     fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), IoError>> {

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::model::{Contents, Stored};
 use crate::device::sim::{SimConfig, SimDrive};
-use crate::device::{Device, DriveFacts};
+use crate::device::{Device, DriveInfo};
 use crate::direct::DirectDrives;
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Error, IoError};
@@ -84,8 +84,8 @@ pub(super) struct Without<'a> {
 }
 
 impl Drives for Without<'_> {
-    fn facts(&self) -> &[DriveFacts] {
-        self.drives.facts()
+    fn info(&self) -> &[DriveInfo] {
+        self.drives.info()
     }
 
     fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), IoError>> {
@@ -159,7 +159,7 @@ impl Base {
             name: name.clone(),
             participants: 1,
             participant: 0,
-            length_bytes: slots * CHUNK_BYTES,
+            len_bytes: slots * CHUNK_BYTES,
             shards: Vec::new(),
         };
         let open = state.begin(&spec, Uuid::from_u128(1)).map_err(|_| no_room())?;

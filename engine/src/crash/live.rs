@@ -190,12 +190,12 @@ impl<'a> Live<'a> {
         self.next_step += 1;
         let name = CheckpointName { name: "c".into(), step };
         let mut number = None;
-        for (participant, length_bytes) in (0..).zip(lengths_bytes) {
+        for (participant, len_bytes) in (0..).zip(lengths_bytes) {
             let spec = CheckpointSpec {
                 name: name.clone(),
                 participants: lengths_bytes.len() as u32,
                 participant,
-                length_bytes: *length_bytes,
+                len_bytes: *len_bytes,
                 shards: Vec::new(),
             };
             match self.join(&spec)? {
@@ -243,11 +243,11 @@ impl<'a> Live<'a> {
     ) -> Result<Vec<Vec<u64>>, Stop> {
         let mut sums = Vec::new();
         let mut writes = Vec::new();
-        for (participant, length_bytes) in (0..).zip(lengths_bytes) {
+        for (participant, len_bytes) in (0..).zip(lengths_bytes) {
             let mut of_segment = Vec::new();
             let copies = self.state.copies_of(number, participant).unwrap_or_default();
             for (chunk, copies) in (0..).zip(copies) {
-                let len_bytes = CHUNK_BYTES.min(length_bytes - chunk * CHUNK_BYTES) as usize;
+                let len_bytes = CHUNK_BYTES.min(len_bytes - chunk * CHUNK_BYTES) as usize;
                 let mut bytes = chunk_bytes(seed, participant, chunk, len_bytes);
                 of_segment.push(crc64(&bytes));
                 bytes.resize(len_bytes.next_multiple_of(BLOCK_BYTES as usize), 0);
@@ -274,7 +274,7 @@ impl<'a> Live<'a> {
 
     /// Gives up a checkpoint that so many participants have joined.
     fn give_up(&mut self, number: u64, participants: usize) {
-        self.state.doom(number);
+        self.state.mark_aborted(number);
         (0..participants as u32).for_each(|ended| self.state.end_segment(number, ended));
     }
 
@@ -300,7 +300,7 @@ impl<'a> Live<'a> {
         let planned = self.state.plan_commit(&numbers, &sums, now).map_err(Stop::Refused)?;
         let ended = self.make_durable(planned, contents);
         if ended.is_err() {
-            numbers.iter().for_each(|number| self.state.doom(*number));
+            numbers.iter().for_each(|number| self.state.mark_aborted(*number));
         }
         ended
     }

@@ -31,7 +31,7 @@ pub enum DriveKind {
 
 /// One drive.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct DriveEntry {
+pub struct HostDrive {
     /// What to give to `--drive`.
     pub address: String,
     /// What it is.
@@ -56,9 +56,9 @@ pub struct DriveEntry {
 
 /// The drives of the machine whose /sys, /proc and /dev lie below `root`, which is `/` but in
 /// tests. What cannot be read is left out.
-pub fn list(root: &Path) -> Vec<DriveEntry> {
+pub fn list(root: &Path) -> Vec<HostDrive> {
     let system = System::below(root);
-    let mut drives: Vec<DriveEntry> = names(&system.path("/sys/block"))
+    let mut drives: Vec<HostDrive> = names(&system.path("/sys/block"))
         .iter()
         .filter_map(|name| block_device(&system, name))
         .collect();
@@ -71,7 +71,7 @@ pub fn list(root: &Path) -> Vec<DriveEntry> {
     drives
 }
 
-fn block_device(system: &System, name: &str) -> Option<DriveEntry> {
+fn block_device(system: &System, name: &str) -> Option<HostDrive> {
     let is_numbered = |prefix: &str| {
         name.strip_prefix(prefix).is_some_and(|n| n.starts_with(|c: char| c.is_ascii_digit()))
     };
@@ -87,7 +87,7 @@ fn block_device(system: &System, name: &str) -> Option<DriveEntry> {
     let number = DeviceNumber::parse(&read_line(&dir.join("dev"))?)?;
     let pci_dir = pci::pci_dir_of_block(&dir);
     let device = dir.join("device");
-    Some(DriveEntry {
+    Some(HostDrive {
         address: format!("/dev/{}", name.replace('!', "/")),
         kind: DriveKind::BlockDevice,
         model: sysfs::model(&dir),
@@ -101,7 +101,7 @@ fn block_device(system: &System, name: &str) -> Option<DriveEntry> {
     })
 }
 
-fn nvme_controller(dir: &Path, function: &str) -> Option<DriveEntry> {
+fn nvme_controller(dir: &Path, function: &str) -> Option<HostDrive> {
     if !pci::is_nvme(dir) {
         return None;
     }
@@ -111,7 +111,7 @@ fn nvme_controller(dir: &Path, function: &str) -> Option<DriveEntry> {
         return None;
     }
     let pci_address = pci_function(function)?;
-    Some(DriveEntry {
+    Some(HostDrive {
         address: format!("pcie:{pci_address}"),
         kind: DriveKind::NvmeController,
         model: None,

@@ -7,25 +7,25 @@
 
 use std::sync::Arc;
 
-use crate::device::{Command, Completion, Device, DriveFacts, SubmitError};
+use crate::device::{Command, Completion, Device, DriveInfo, SubmitError};
 use crate::error::{Error, IoError};
 use crate::format::DriveEntry;
 use crate::limits::DEFAULT_CHUNK_BYTES;
 use crate::memory::Region;
 
-/// [`DriveFacts::back_end`] of a drive that is not at hand.
+/// [`DriveInfo::back_end`] of a drive that is not at hand.
 pub const NONE: &str = "none";
 
 /// A drive that is not at hand.
 pub(crate) struct MissingDrive {
-    facts: DriveFacts,
+    info: DriveInfo,
 }
 
 impl MissingDrive {
     /// The drive that the pool's drive table describes.
     pub(crate) fn new(entry: &DriveEntry) -> MissingDrive {
         MissingDrive {
-            facts: DriveFacts {
+            info: DriveInfo {
                 address: "missing".into(),
                 serial: entry.serial.clone(),
                 model: String::new(),
@@ -41,8 +41,8 @@ impl MissingDrive {
 }
 
 impl Device for MissingDrive {
-    fn facts(&self) -> &DriveFacts {
-        &self.facts
+    fn info(&self) -> &DriveInfo {
+        &self.info
     }
 
     fn register(&mut self, _: &Arc<Region>) -> Result<(), Error> {

@@ -12,16 +12,16 @@
 
 pub mod binding;
 pub(crate) mod condition;
-pub mod health;
+pub mod health_log;
 pub mod inventory;
 pub mod kernel;
 pub mod locks;
 pub(crate) mod missing;
 mod open;
-pub(crate) mod patient;
 pub mod pci;
 pub(crate) mod queue;
 pub(crate) mod remote;
+pub(crate) mod retrying;
 pub mod safety;
 pub mod sim;
 #[cfg(feature = "spdk")]
@@ -31,7 +31,7 @@ mod sysfs;
 #[cfg(test)]
 mod test_tools;
 
-pub use crate::facts::DriveFacts;
+pub use crate::drive_info::DriveInfo;
 pub use crate::memory::DmaSlice;
 pub use missing::NONE;
 pub use open::{KERNEL_QUEUE_DEPTH, SPDK_QUEUE_DEPTH, open};
@@ -41,7 +41,7 @@ use std::sync::Arc;
 use crate::error::{Error, IoError};
 use crate::memory::Region;
 
-/// [`DriveFacts::back_end`] of drives that SPDK drives.
+/// [`DriveInfo::back_end`] of drives that SPDK drives.
 pub const SPDK: &str = "spdk";
 
 /// What a drive is asked to do.
@@ -91,7 +91,7 @@ pub enum SubmitError {
 /// One drive, open for the exclusive use of one thread at a time.
 pub trait Device: Send {
     /// Facts read when it was opened.
-    fn facts(&self) -> &DriveFacts;
+    fn info(&self) -> &DriveInfo;
 
     /// Makes a region usable in commands. Not on the hot path: may block and allocate. Registering
     /// a region twice is harmless. The device keeps the region alive until it is dropped or

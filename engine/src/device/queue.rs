@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::device::condition::Conditions;
 use crate::device::status;
-use crate::device::{Command, Completion, Device, DmaSlice, DriveFacts, Operation, SubmitError};
+use crate::device::{Command, Completion, Device, DmaSlice, DriveInfo, Operation, SubmitError};
 use crate::error::{Error, IoError};
 use crate::memory::{Region, Span};
 use crate::units::DriveIndex;
@@ -52,7 +52,7 @@ impl<T> DriveQueue<T> {
         drive: DriveIndex,
         conditions: Arc<Conditions>,
     ) -> DriveQueue<T> {
-        let depth = depth.clamp(1, device.facts().queue_depth.max(1));
+        let depth = depth.clamp(1, device.info().queue_depth.max(1));
         let idle = Completion { tag: 0, status: Ok(()) };
         DriveQueue {
             device,
@@ -67,8 +67,8 @@ impl<T> DriveQueue<T> {
         }
     }
 
-    pub(crate) fn facts(&self) -> &DriveFacts {
-        self.device.facts()
+    pub(crate) fn info(&self) -> &DriveInfo {
+        self.device.info()
     }
 
     /// Makes a region usable in requests.
@@ -142,7 +142,7 @@ impl<T> DriveQueue<T> {
                 Err(SubmitError::Failed(error)) => {
                     progress = true;
                     self.note(request.operation, error);
-                    tell(self.device.facts(), &request, error);
+                    tell(self.device.info(), &request, error);
                     ended(request.reply, Err(error));
                 }
             }
@@ -153,12 +153,12 @@ impl<T> DriveQueue<T> {
             let slot = completion.tag as u32;
             let request = self.slots.get_mut(slot as usize).and_then(Option::take);
             let Some(request) = request else {
-                panic!("drive {}: a completion nobody waits for", self.device.facts().serial)
+                panic!("drive {}: a completion nobody waits for", self.device.info().serial)
             };
             self.free.push(slot);
             if let Err(error) = completion.status {
                 self.note(request.operation, error);
-                tell(self.device.facts(), &request, error);
+                tell(self.device.info(), &request, error);
             }
             ended(request.reply, completion.status);
         }
@@ -173,7 +173,7 @@ impl<T> DriveQueue<T> {
 }
 
 /// Tells which drive failed what, which the completion of a whole transfer cannot.
-fn tell<T>(drive: &DriveFacts, request: &DriveRequest<T>, error: IoError) {
+fn tell<T>(drive: &DriveInfo, request: &DriveRequest<T>, error: IoError) {
     // That a drive is gone is told once, by its back end.
     if error != IoError::Removed {
         tracing::warn!(

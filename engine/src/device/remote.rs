@@ -8,19 +8,19 @@ use std::sync::Arc;
 use crossbeam::queue::ArrayQueue;
 
 use crate::device::queue::DriveRequest;
-use crate::device::{Command, Completion, Device, DriveFacts, Operation, SubmitError};
+use crate::device::{Command, Completion, Device, DriveInfo, Operation, SubmitError};
 use crate::error::{Error, IoError};
 use crate::memory::{Region, Span};
 use crate::reactor::control::Control;
-use crate::reactor::fabric::{Done, Fabric, ReactorEnd, Reply};
+use crate::reactor::queues::{Done, Queues, ReactorEnd, Reply};
 use crate::units::DriveIndex;
 
 /// One drive behind its reactor.
 pub(crate) struct RemoteDrive {
     drive: DriveIndex,
-    facts: DriveFacts,
-    fabric: Arc<Fabric>,
-    /// Our place in `Fabric::done`, and the queue there.
+    info: DriveInfo,
+    queues: Arc<Queues>,
+    /// Our place in `Queues::done`, and the queue there.
     reply_to: u16,
     done: Arc<ArrayQueue<Done>>,
     regions: Vec<Arc<Region>>,
@@ -29,21 +29,17 @@ pub(crate) struct RemoteDrive {
 }
 
 impl RemoteDrive {
-    pub(crate) fn new(
-        drive: DriveIndex,
-        mut facts: DriveFacts,
-        fabric: Arc<Fabric>,
-    ) -> RemoteDrive {
-        let reply_to = fabric.reactors.len() as u16 + drive.0;
-        let done = Arc::clone(&fabric.done[usize::from(reply_to)]);
+    pub(crate) fn new(drive: DriveIndex, mut info: DriveInfo, queues: Arc<Queues>) -> RemoteDrive {
+        let reply_to = queues.reactors.len() as u16 + drive.0;
+        let done = Arc::clone(&queues.done[usize::from(reply_to)]);
         // The reactor polls; whoever waits here may leave it the core.
-        facts.interrupt_driven = true;
-        RemoteDrive { drive, facts, fabric, reply_to, done, regions: Vec::new(), tags: Vec::new() }
+        info.interrupt_driven = true;
+        RemoteDrive { drive, info, queues, reply_to, done, regions: Vec::new(), tags: Vec::new() }
     }
 
     fn reactor(&self) -> &ReactorEnd {
-        let route = self.fabric.routes[self.drive.as_usize()];
-        &self.fabric.reactors[usize::from(route.reactor)]
+        let route = self.queues.routes[self.drive.as_usize()];
+        &self.queues.reactors[usize::from(route.reactor)]
     }
 
     fn tell_reactor(&self, message: Control) {
@@ -54,8 +50,8 @@ impl RemoteDrive {
 }
 
 impl Device for RemoteDrive {
-    fn facts(&self) -> &DriveFacts {
-        &self.facts
+    fn info(&self) -> &DriveInfo {
+        &self.info
     }
 
     fn register(&mut self, region: &Arc<Region>) -> Result<(), Error> {
@@ -95,7 +91,7 @@ impl Device for RemoteDrive {
         if self.reactor().control.is_closed() {
             return Err(SubmitError::Failed(IoError::Removed));
         }
-        self.fabric.send(self.drive, request);
+        self.queues.send(self.drive, request);
         self.tags.push(command.tag);
         Ok(())
     }

@@ -41,7 +41,7 @@ use hardware::Hardware;
 pub use rng::SimRng;
 pub use world::SimWorld;
 
-use super::{DriveFacts, Operation};
+use super::{DriveInfo, Operation};
 use crate::error::{Error, IoError};
 use crate::limits::BLOCK_BYTES;
 use crate::units::{is_block_aligned, round_down};
@@ -254,7 +254,7 @@ impl SimDrive {
         content.settle_strays(|| rng.one_in(2));
         hardware.is_open = true;
         hardware.epoch += 1;
-        let facts = DriveFacts {
+        let info = DriveInfo {
             address,
             serial: hardware.config.serial.clone(),
             model: "simulated".into(),
@@ -265,7 +265,7 @@ impl SimDrive {
             volatile_cache: Some(hardware.config.volatile_cache),
             interrupt_driven: false,
         };
-        Ok(SimDevice::new(self.clone(), facts, hardware.epoch))
+        Ok(SimDevice::new(self.clone(), info, hardware.epoch))
     }
 
     /// The drive's power supply and command count.

@@ -176,7 +176,7 @@ fn devices_come_back_without_the_arena() {
     assert_eq!(arena.strong_count(), 0);
     assert!(sims[0].open().is_err());
     let again = DirectDrives::new(devices, HugePages::Off).unwrap();
-    assert_eq!(again.facts()[1].serial, "S1");
+    assert_eq!(again.info()[1].serial, "S1");
 }
 
 proptest! {

@@ -26,7 +26,7 @@ const SEGMENT_BYTES: u64 = 8 + MetaExtent::ENCODED_BYTES;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentRef {
     /// Its length.
-    pub length_bytes: u64,
+    pub len_bytes: u64,
     /// Its table.
     pub table: MetaExtent,
 }
@@ -51,8 +51,8 @@ impl Manifest {
     pub fn check(&self) -> Result<(), String> {
         check_name(&self.name)?;
         check_participants(self.segments.len() as u64)?;
-        match self.segments.iter().find(|s| s.length_bytes > MAX_SEGMENT_BYTES) {
-            Some(segment) => Err(format!("a segment of {} bytes", segment.length_bytes)),
+        match self.segments.iter().find(|s| s.len_bytes > MAX_SEGMENT_BYTES) {
+            Some(segment) => Err(format!("a segment of {} bytes", segment.len_bytes)),
             None => Ok(()),
         }
     }
@@ -76,7 +76,7 @@ impl Manifest {
         writer.u16(self.name.len() as u16);
         writer.zeros(2);
         for segment in &self.segments {
-            writer.u64(segment.length_bytes);
+            writer.u64(segment.len_bytes);
             writer.extent(&segment.table);
         }
         writer.put(self.name.as_bytes());
@@ -103,7 +103,7 @@ impl Manifest {
         reader.zeros(2)?;
         let mut segments = Vec::with_capacity(reader.count(count.into(), SEGMENT_BYTES)?);
         for _ in 0..count {
-            segments.push(SegmentRef { length_bytes: reader.u64()?, table: reader.extent()? });
+            segments.push(SegmentRef { len_bytes: reader.u64()?, table: reader.extent()? });
         }
         let name = reader.text(name_bytes, MAX_NAME_BYTES)?;
         reader.finish()?;
@@ -116,7 +116,7 @@ impl Manifest {
     /// their extents must not be read.
     pub fn validate(&self, entry: &CatalogueEntry, layout: &Layout) -> Result<(), FormatError> {
         // Lengths are below 2^50 and segments at most 2^16: no overflow in 128 bits.
-        let bytes: u128 = self.segments.iter().map(|s| u128::from(s.length_bytes)).sum();
+        let bytes: u128 = self.segments.iter().map(|s| u128::from(s.len_bytes)).sum();
         let same = (self.checkpoint, &self.name, self.step) == (entry.id, &entry.name, entry.step)
             && self.segments.len() as u64 == u64::from(entry.participants)
             && bytes == u128::from(entry.bytes);
@@ -158,8 +158,8 @@ mod tests {
     }
 
     fn manifest() -> Manifest {
-        let segment = |length_bytes, block| SegmentRef {
-            length_bytes,
+        let segment = |len_bytes, block| SegmentRef {
+            len_bytes,
             table: MetaExtent {
                 offset_bytes: layout().meta_block_offset(block),
                 len_bytes: 4000,
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn impossible_manifests_have_a_reason() {
         let mut manifest = manifest();
-        manifest.segments[0].length_bytes = MAX_SEGMENT_BYTES + 1;
+        manifest.segments[0].len_bytes = MAX_SEGMENT_BYTES + 1;
         assert!(manifest.check().unwrap_err().contains("a segment of"));
         manifest.segments.clear();
         assert!(manifest.check().unwrap_err().contains("participants"));

@@ -60,7 +60,7 @@ pub struct Shard {
     /// Where it starts in the segment.
     pub offset_bytes: u64,
     /// Its length.
-    pub length_bytes: u64,
+    pub len_bytes: u64,
     /// Type of its elements, ASCII; empty when it is not a tensor.
     pub dtype: String,
     /// Its dimensions; empty for a scalar, or when it is not a tensor.
@@ -98,21 +98,21 @@ impl Shard {
 
 /// Brings shards into the order that a table keeps them in.
 pub fn sort_shards(shards: &mut [Shard]) {
-    shards.sort_by_key(|s| (s.offset_bytes, s.length_bytes));
+    shards.sort_by_key(|s| (s.offset_bytes, s.len_bytes));
 }
 
 /// Whether these are the shards of a segment of this length: inside it, ascending, without overlap,
 /// each name once. Gaps are allowed, and so are empty shards between others.
-pub fn check_shards(shards: &[Shard], length_bytes: u64) -> Result<(), String> {
+pub fn check_shards(shards: &[Shard], len_bytes: u64) -> Result<(), String> {
     if shards.len() > MAX_SHARDS {
         return Err(format!("{} shards; at most {MAX_SHARDS} are allowed", shards.len()));
     }
     let mut free_from = 0;
     for shard in shards {
         shard.check()?;
-        let end = shard.offset_bytes.checked_add(shard.length_bytes);
-        let end = end.filter(|end| *end <= length_bytes).ok_or_else(|| {
-            format!("shard {} reaches beyond the segment's {length_bytes} bytes", shard.name)
+        let end = shard.offset_bytes.checked_add(shard.len_bytes);
+        let end = end.filter(|end| *end <= len_bytes).ok_or_else(|| {
+            format!("shard {} reaches beyond the segment's {len_bytes} bytes", shard.name)
         })?;
         if shard.offset_bytes < free_from {
             return Err(format!("shard {} overlaps the one before it", shard.name));
@@ -146,7 +146,7 @@ pub struct SegmentTable {
     /// The participant, from 0.
     pub participant: u32,
     /// Length of the segment.
-    pub length_bytes: u64,
+    pub len_bytes: u64,
     /// Bytes of a chunk; the last one may be shorter.
     pub chunk_bytes: u64,
     /// Ascending by offset ([`sort_shards`]).
@@ -163,14 +163,14 @@ impl SegmentTable {
         if !chunk_known {
             return Err(format!("a chunk of {} bytes", self.chunk_bytes));
         }
-        if self.length_bytes > MAX_SEGMENT_BYTES {
-            return Err(format!("a segment of {} bytes", self.length_bytes));
+        if self.len_bytes > MAX_SEGMENT_BYTES {
+            return Err(format!("a segment of {} bytes", self.len_bytes));
         }
         if self.participant >= MAX_PARTICIPANTS {
             return Err(format!("participant {}", self.participant));
         }
-        if self.chunks.len() as u64 != self.length_bytes.div_ceil(self.chunk_bytes) {
-            return Err(format!("{} chunks for {} bytes", self.chunks.len(), self.length_bytes));
+        if self.chunks.len() as u64 != self.len_bytes.div_ceil(self.chunk_bytes) {
+            return Err(format!("{} chunks for {} bytes", self.chunks.len(), self.len_bytes));
         }
         let is_wrong = |location: Location| location.slot >> SLOT_BITS != 0;
         for (number, ChunkRecord { copies, .. }) in self.chunks.iter().enumerate() {
@@ -186,7 +186,7 @@ impl SegmentTable {
                 return Err(format!("two copies of a chunk on drive {}", second.drive));
             }
         }
-        check_shards(&self.shards, self.length_bytes)
+        check_shards(&self.shards, self.len_bytes)
     }
 
     /// Copies of each chunk.
@@ -196,10 +196,10 @@ impl SegmentTable {
 
     /// Bytes of the encoding, without the padding to whole blocks; known before the content is.
     /// `chunk_bytes` is that of the pool.
-    pub fn encoded_bytes(length_bytes: u64, chunk_bytes: u64, copies: u8, shards: &[Shard]) -> u64 {
+    pub fn encoded_bytes(len_bytes: u64, chunk_bytes: u64, copies: u8, shards: &[Shard]) -> u64 {
         PROLOGUE_BYTES
             + HEADER_BYTES
-            + length_bytes.div_ceil(chunk_bytes) * chunk_record_bytes(copies)
+            + len_bytes.div_ceil(chunk_bytes) * chunk_record_bytes(copies)
             + shards.iter().map(Shard::encoded_bytes).sum::<u64>()
     }
 
@@ -210,11 +210,10 @@ impl SegmentTable {
     pub fn encode(&self, offset_bytes: u64) -> Encoded {
         assert_eq!(self.check(), Ok(()), "an impossible segment table");
         let copies = self.copies();
-        let len_bytes =
-            Self::encoded_bytes(self.length_bytes, self.chunk_bytes, copies, &self.shards);
+        let len_bytes = Self::encoded_bytes(self.len_bytes, self.chunk_bytes, copies, &self.shards);
         let mut writer = Writer::new(MAGIC, self.pool, len_bytes);
         writer.uuid(self.checkpoint);
-        writer.u64(self.length_bytes);
+        writer.u64(self.len_bytes);
         writer.u64(self.chunk_bytes);
         writer.u64(self.chunks.len() as u64);
         writer.u32(self.participant);
@@ -245,7 +244,7 @@ impl SegmentTable {
     ) -> Result<SegmentTable, FormatError> {
         let mut reader = Reader::open_named(MAGIC, bytes, extent, pool)?;
         let found = reader.uuid()?;
-        let (length_bytes, chunk_bytes) = (reader.u64()?, reader.u64()?);
+        let (len_bytes, chunk_bytes) = (reader.u64()?, reader.u64()?);
         let chunk_count = reader.u64()?;
         let found_participant = reader.u32()?;
         if (found, found_participant) != (checkpoint, participant) {
@@ -272,15 +271,8 @@ impl SegmentTable {
             shards.push(decode_shard(&mut reader)?);
         }
         reader.finish()?;
-        let table = SegmentTable {
-            pool,
-            checkpoint,
-            participant,
-            length_bytes,
-            chunk_bytes,
-            shards,
-            chunks,
-        };
+        let table =
+            SegmentTable { pool, checkpoint, participant, len_bytes, chunk_bytes, shards, chunks };
         table.check().map_err(FormatError::Corrupt)?;
         Ok(table)
     }
@@ -316,7 +308,7 @@ impl SegmentTable {
     pub fn shard_at(&self, offset_bytes: u64) -> Option<&Shard> {
         let after = self.shards.partition_point(|s| s.offset_bytes <= offset_bytes);
         let shard = self.shards[..after].last()?;
-        (offset_bytes - shard.offset_bytes < shard.length_bytes).then_some(shard)
+        (offset_bytes - shard.offset_bytes < shard.len_bytes).then_some(shard)
     }
 }
 
@@ -327,7 +319,7 @@ fn decode_location(location: u64) -> Location {
 
 fn encode_shard(shard: &Shard, writer: &mut Writer) {
     writer.u64(shard.offset_bytes);
-    writer.u64(shard.length_bytes);
+    writer.u64(shard.len_bytes);
     writer.u16(shard.name.len() as u16);
     writer.u8(shard.dtype.len() as u8);
     writer.u8(shard.shape.len() as u8);
@@ -340,7 +332,7 @@ fn encode_shard(shard: &Shard, writer: &mut Writer) {
 }
 
 fn decode_shard(reader: &mut Reader<'_>) -> Result<Shard, FormatError> {
-    let (offset_bytes, length_bytes) = (reader.u64()?, reader.u64()?);
+    let (offset_bytes, len_bytes) = (reader.u64()?, reader.u64()?);
     let name_bytes = usize::from(reader.u16()?);
     let dtype_bytes = usize::from(reader.u8()?);
     let dimensions = reader.u8()?;
@@ -351,7 +343,7 @@ fn decode_shard(reader: &mut Reader<'_>) -> Result<Shard, FormatError> {
     }
     let name = reader.text(name_bytes, MAX_SHARD_NAME_BYTES)?;
     let dtype = reader.text(dtype_bytes, MAX_DTYPE_BYTES)?;
-    Ok(Shard { name, offset_bytes, length_bytes, dtype, shape })
+    Ok(Shard { name, offset_bytes, len_bytes, dtype, shape })
 }
 
 #[cfg(test)]
@@ -368,8 +360,8 @@ mod tests {
     const POOL: Uuid = Uuid::from_u128(0xABCD);
     const CHECKPOINT: Uuid = Uuid::from_u128(77);
 
-    fn shard(name: &str, offset_bytes: u64, length_bytes: u64) -> Shard {
-        Shard { name: name.into(), offset_bytes, length_bytes, dtype: "f32".into(), shape: vec![2] }
+    fn shard(name: &str, offset_bytes: u64, len_bytes: u64) -> Shard {
+        Shard { name: name.into(), offset_bytes, len_bytes, dtype: "f32".into(), shape: vec![2] }
     }
 
     fn at(drive: u16, slot: u64) -> Location {
@@ -383,7 +375,7 @@ mod tests {
             pool: POOL,
             checkpoint: CHECKPOINT,
             participant: 3,
-            length_bytes: MIB + 100,
+            len_bytes: MIB + 100,
             chunk_bytes: MIB,
             shards: vec![shard("w", 0, 1000), shard("empty", 1000, 0), shard("b", 2000, 500)],
             chunks: vec![chunk(11, 1, 5), chunk(12, 0, 6)],
@@ -397,11 +389,11 @@ mod tests {
     proptest! {
         #[test]
         fn round_trip(table in any_table()) {
-            let SegmentTable { pool, checkpoint, participant, length_bytes, chunk_bytes, .. } = table;
+            let SegmentTable { pool, checkpoint, participant, len_bytes, chunk_bytes, .. } = table;
             let Encoded { bytes, extent } = table.encode(META_AT);
             let copies = table.copies();
             let expected =
-                SegmentTable::encoded_bytes(length_bytes, chunk_bytes, copies, &table.shards);
+                SegmentTable::encoded_bytes(len_bytes, chunk_bytes, copies, &table.shards);
             prop_assert_eq!(extent.len_bytes, expected);
             prop_assert_eq!(extent.stored_bytes(), bytes.len() as u64);
             let decoded = SegmentTable::decode(&bytes, &extent, pool, checkpoint, participant);
@@ -421,9 +413,9 @@ mod tests {
 
         #[test]
         fn shard_at_agrees_with_a_walk(table in any_table(), at in any::<prop::sample::Index>()) {
-            let offset = at.index(table.length_bytes.clamp(1, 20_000) as usize) as u64;
+            let offset = at.index(table.len_bytes.clamp(1, 20_000) as usize) as u64;
             let walked = table.shards.iter().find(|s| {
-                s.offset_bytes <= offset && offset < s.offset_bytes + s.length_bytes
+                s.offset_bytes <= offset && offset < s.offset_bytes + s.len_bytes
             });
             prop_assert_eq!(table.shard_at(offset), walked);
         }

@@ -230,7 +230,7 @@ pub(crate) fn any_catalogue() -> impl Strategy<Value = Catalogue> {
 
 pub(crate) fn any_manifest() -> impl Strategy<Value = Manifest> {
     let segment = (0..=1_u64 << 50, any_extent())
-        .prop_map(|(length_bytes, table)| SegmentRef { length_bytes, table });
+        .prop_map(|(len_bytes, table)| SegmentRef { len_bytes, table });
     (any_uuid(), any_uuid(), any_name(), any::<u64>(), vec(segment, 1..150)).prop_map(
         |(pool, checkpoint, name, step, segments)| Manifest {
             pool,
@@ -266,23 +266,23 @@ pub(crate) fn any_table() -> impl Strategy<Value = SegmentTable> {
             // The last chunk has 1 to `chunk_bytes` bytes.
             let missing = last.index(chunk_bytes) as u64;
             let chunk_bytes = chunk_bytes as u64;
-            let length_bytes = (chunks.len() as u64 * chunk_bytes).saturating_sub(missing);
+            let len_bytes = (chunks.len() as u64 * chunk_bytes).saturating_sub(missing);
             let mut from = 0;
             let mut placed = Vec::new();
             for (i, (name, gap, length, dtype, shape)) in shards.into_iter().enumerate() {
                 let offset_bytes = from + gap;
-                if offset_bytes + length > length_bytes {
+                if offset_bytes + length > len_bytes {
                     break;
                 }
                 from = offset_bytes + length;
                 let name = format!("{i}.{name}");
-                placed.push(Shard { name, offset_bytes, length_bytes: length, dtype, shape });
+                placed.push(Shard { name, offset_bytes, len_bytes: length, dtype, shape });
             }
             SegmentTable {
                 pool,
                 checkpoint,
                 participant,
-                length_bytes,
+                len_bytes,
                 chunk_bytes,
                 shards: placed,
                 chunks,

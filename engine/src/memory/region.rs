@@ -137,8 +137,8 @@ impl Region {
             ));
         }
         let file = File::from(memfd);
-        let facts = file.metadata().map_err(|error| Error::os("fstat of a memfd", error))?;
-        Region::map_memfd(file.into(), facts.len(), facts.blksize() == HUGE_PAGE_BYTES)
+        let info = file.metadata().map_err(|error| Error::os("fstat of a memfd", error))?;
+        Region::map_memfd(file.into(), info.len(), info.blksize() == HUGE_PAGE_BYTES)
     }
 
     fn map(len_bytes: u64, huge: bool) -> Result<Region, Error> {

@@ -7,9 +7,9 @@
 
 use crate::address::DriveAddress;
 use crate::device::kernel::OpenMode;
-use crate::device::patient::Patient;
+use crate::device::retrying::Retrying;
 use crate::device::safety::{self, Findings};
-use crate::device::{self, Device, DriveFacts};
+use crate::device::{self, Device, DriveInfo};
 use crate::direct::DirectDrives;
 use crate::drives::Drives as _;
 use crate::error::Error;
@@ -80,8 +80,8 @@ fn admit_checked(
     in_use: Findings,
     force: bool,
 ) -> Result<Admission, Error> {
-    let devices: Vec<_> = devices.into_iter().map(Patient::over).collect();
-    let alone = vec![Patient::over(newcomer)];
+    let devices: Vec<_> = devices.into_iter().map(Retrying::over).collect();
+    let alone = vec![Retrying::over(newcomer)];
     let pages = [metadata_pages(&devices), metadata_pages(&alone)];
     let pages = if pages.contains(&HugePages::Required) { HugePages::Required } else { pages[0] };
     let mut given = DirectDrives::new(devices, pages)?;
@@ -89,7 +89,7 @@ fn admit_checked(
     let _lock = PoolLock::take(membership.label.pool, Sharing::Exclusive)?;
 
     let mut alone = DirectDrives::new(alone, pages)?;
-    let facts = alone.facts()[0].clone();
+    let info = alone.info()[0].clone();
     let content = read_content(&mut alone, 0)?;
     let own_label = match content {
         Content::Pool { pool, .. } if pool == membership.label.pool => {
@@ -97,9 +97,9 @@ fn admit_checked(
         }
         _ => None,
     };
-    let vacancy = Vacancy::find(&membership, own_label.as_ref(), &facts)?;
+    let vacancy = Vacancy::find(&membership, own_label.as_ref(), &info)?;
     if !vacancy.returning {
-        Survey { facts: facts.clone(), content, in_use }.check(force)?;
+        Survey { info: info.clone(), content, in_use }.check(force)?;
     }
 
     let mut devices = in_order(given.into_devices(), &membership);
@@ -112,7 +112,7 @@ fn admit_checked(
     entry.state = DriveState::Rebuilding;
     if !vacancy.returning {
         entry.uuid = new_id();
-        entry.serial = label_serial(&facts);
+        entry.serial = label_serial(&info);
     }
     // Roots of another time must not be met on a drive that takes part.
     erase(&mut drives, &label, &[vacancy.place])?;
@@ -131,7 +131,7 @@ impl Vacancy {
     fn find(
         membership: &Membership,
         own_label: Option<&Label>,
-        facts: &DriveFacts,
+        info: &DriveInfo,
     ) -> Result<Vacancy, Error> {
         let label = &membership.label;
         let numbered = || (0..).map(DriveIndex).zip(&label.drives);
@@ -143,7 +143,7 @@ impl Vacancy {
                     return Ok(Vacancy { place, returning: true });
                 }
                 Some((_, entry)) => {
-                    let (address, serial) = (facts.address.clone(), entry.serial.clone());
+                    let (address, serial) = (info.address.clone(), entry.serial.clone());
                     return Err(Error::DuplicateDrive { address, serial });
                 }
                 None => {}
@@ -157,14 +157,14 @@ impl Vacancy {
             )));
         }
         let needed_bytes = vacant.clone().map(|(_, entry)| entry.capacity_bytes).min();
-        let fits = vacant.find(|(_, entry)| entry.capacity_bytes <= facts.capacity_bytes);
+        let fits = vacant.find(|(_, entry)| entry.capacity_bytes <= info.capacity_bytes);
         match fits {
             Some((place, _)) => Ok(Vacancy { place, returning: false }),
             None => Err(Error::Usage(format!(
                 "drive {} ({}) has {} bytes; the drive that it replaces had {}",
-                facts.address,
-                facts.serial,
-                facts.capacity_bytes,
+                info.address,
+                info.serial,
+                info.capacity_bytes,
                 needed_bytes.unwrap_or(0)
             ))),
         }

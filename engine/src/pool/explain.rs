@@ -46,13 +46,13 @@ pub(super) fn explain(
     let serial = label.drives[drive].serial.clone();
     let offset_bytes = label.layout.slot_offset(location.slot);
     let start = chunk * table.chunk_bytes;
-    let end = (start + table.chunk_bytes).min(table.length_bytes);
+    let end = (start + table.chunk_bytes).min(table.len_bytes);
     let unreadable = completion.detail >> 8 == 2;
     if completion.result == codes::CHECKSUM || completion.result == codes::SHORT || unreadable {
         let shards: Vec<&str> = table
             .shards
             .iter()
-            .filter(|s| s.offset_bytes < end && s.offset_bytes + s.length_bytes > start)
+            .filter(|s| s.offset_bytes < end && s.offset_bytes + s.len_bytes > start)
             .map(|shard| shard.name.as_str())
             .take(4)
             .collect();
@@ -81,6 +81,6 @@ pub(super) fn explain(
         },
         code => IoError::Os(i32::try_from(-code).unwrap_or(libc::EIO)),
     };
-    let address = pool.shared.facts[drive].address.clone();
+    let address = pool.shared.info[drive].address.clone();
     Error::Io { serial, address, what: "read", offset_bytes, source }
 }

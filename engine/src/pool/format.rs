@@ -11,9 +11,9 @@ use uuid::Uuid;
 use crate::address::DriveAddress;
 use crate::commit::{flush_all, run_all};
 use crate::device::kernel::{self, OpenMode};
-use crate::device::patient::Patient;
+use crate::device::retrying::Retrying;
 use crate::device::safety::{self, Findings, PROBE_BYTES, content_signature};
-use crate::device::{Device, DriveFacts};
+use crate::device::{Device, DriveInfo};
 use crate::direct::DirectDrives;
 use crate::drives::{DriveCommand, Drives};
 use crate::error::Error;
@@ -54,7 +54,7 @@ pub enum Content {
 #[derive(Clone, Debug)]
 pub struct Survey {
     /// The drive. For an absent file only the address means something.
-    pub facts: DriveFacts,
+    pub info: DriveInfo,
     /// What it holds.
     pub content: Content,
     /// Who uses it.
@@ -68,7 +68,7 @@ impl Survey {
     /// [`Error::Busy`] for a drive that a live process has; [`Error::Refused`] with the reason, and
     /// with what overrides it if anything does.
     pub fn check(&self, force: bool) -> Result<(), Error> {
-        let (address, serial) = (self.facts.address.clone(), self.facts.serial.clone());
+        let (address, serial) = (self.info.address.clone(), self.info.serial.clone());
         if let Some(locked) = self.in_use.0.iter().find(|finding| finding.what == "locked") {
             let (what, owner) = (format!("drive {address}"), locked.evidence.clone());
             return Err(Error::Busy { what, owner });
@@ -167,23 +167,19 @@ fn survey_one(address: &DriveAddress) -> Result<Survey, Error> {
         }
         in_use = safety::inspect(path)?;
         if in_use.never_overridable().next().is_some() {
-            let facts = DriveFacts { address: address.to_string(), ..absent(path).facts };
-            return Ok(Survey {
-                facts,
-                content: Content::Foreign("a drive in use".into()),
-                in_use,
-            });
+            let info = DriveInfo { address: address.to_string(), ..absent(path).info };
+            return Ok(Survey { info, content: Content::Foreign("a drive in use".into()), in_use });
         }
     }
     let devices = open_devices(std::slice::from_ref(address), OpenMode::ReadOnly, Some(8))?;
     let pages = metadata_pages(&devices);
     let mut drives = DirectDrives::new(devices, pages)?;
     let content = read_content(&mut drives, 0)?;
-    Ok(Survey { facts: drives.facts()[0].clone(), content, in_use })
+    Ok(Survey { info: drives.info()[0].clone(), content, in_use })
 }
 
 fn absent(path: &Path) -> Survey {
-    let facts = DriveFacts {
+    let info = DriveInfo {
         address: path.display().to_string(),
         serial: String::new(),
         model: "file".into(),
@@ -194,7 +190,7 @@ fn absent(path: &Path) -> Survey {
         volatile_cache: None,
         interrupt_driven: true,
     };
-    Survey { facts, content: Content::Absent, in_use: Findings::default() }
+    Survey { info, content: Content::Absent, in_use: Findings::default() }
 }
 
 /// What the drive at `index` holds, by its bytes.
@@ -206,7 +202,7 @@ pub(super) fn read_content(drives: &mut dyn Drives, index: usize) -> Result<Cont
             Ok(Content::Pool { pool: labels.label.pool, drives, checkpoints })
         }
         Err(Error::NotFormatted { .. }) => {
-            let capacity = drives.facts()[index].capacity_bytes;
+            let capacity = drives.info()[index].capacity_bytes;
             let first = read_bytes(drives, index, 0, capacity.min(PROBE_BYTES))?;
             let last_start = capacity.saturating_sub(PROBE_BYTES);
             let last = read_bytes(drives, index, last_start, capacity - last_start)?;
@@ -237,8 +233,8 @@ struct OneDrive<'a> {
 }
 
 impl Drives for OneDrive<'_> {
-    fn facts(&self) -> &[DriveFacts] {
-        &self.drives.facts()[self.index..=self.index]
+    fn info(&self) -> &[DriveInfo] {
+        &self.drives.info()[self.index..=self.index]
     }
 
     fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), crate::IoError>> {
@@ -311,14 +307,14 @@ pub fn format_on(
     if devices.is_empty() {
         return Err(Error::Usage("no drive was named; give --drive for each drive".into()));
     }
-    let devices: Vec<_> = devices.into_iter().map(Patient::over).collect();
+    let devices: Vec<_> = devices.into_iter().map(Retrying::over).collect();
     let pages = metadata_pages(&devices);
     let mut drives = DirectDrives::new(devices, pages)?;
-    let facts = drives.facts().to_vec();
+    let info = drives.info().to_vec();
     let mut locks: Vec<(Uuid, PoolLock)> = Vec::new();
-    for (index, facts) in facts.iter().enumerate() {
-        if facts_repeat(&facts_before(&drives, index), facts) {
-            let (address, serial) = (facts.address.clone(), facts.serial.clone());
+    for (index, info) in info.iter().enumerate() {
+        if facts_repeat(&facts_before(&drives, index), info) {
+            let (address, serial) = (info.address.clone(), info.serial.clone());
             return Err(Error::DuplicateDrive { address, serial });
         }
         let content = read_content(&mut drives, index)?;
@@ -328,9 +324,9 @@ pub fn format_on(
             locks.push((pool, PoolLock::take(pool, Sharing::Exclusive)?));
         }
         let in_use = Findings::default();
-        Survey { facts: facts.clone(), content, in_use }.check(options.force)?;
+        Survey { info: info.clone(), content, in_use }.check(options.force)?;
     }
-    let label = plan_label(&facts, options)?;
+    let label = plan_label(&info, options)?;
     write_pool(&mut drives, &label)?;
     Ok(FormatReport {
         pool: label.pool,
@@ -347,23 +343,23 @@ pub(super) fn capacity_bytes(label: &Label) -> u64 {
     placement::capacity(label.copies, &slots.collect::<Vec<_>>()) * label.layout.chunk_bytes()
 }
 
-fn facts_before(drives: &DirectDrives, index: usize) -> Vec<DriveFacts> {
-    drives.facts()[..index].to_vec()
+fn facts_before(drives: &DirectDrives, index: usize) -> Vec<DriveInfo> {
+    drives.info()[..index].to_vec()
 }
 
-fn facts_repeat(before: &[DriveFacts], facts: &DriveFacts) -> bool {
-    before.iter().any(|other| other.address == facts.address)
+fn facts_repeat(before: &[DriveInfo], info: &DriveInfo) -> bool {
+    before.iter().any(|other| other.address == info.address)
 }
 
-fn plan_label(facts: &[DriveFacts], options: &FormatOptions) -> Result<Label, Error> {
-    let capacities: Vec<u64> = facts.iter().map(|drive| drive.capacity_bytes).collect();
+fn plan_label(info: &[DriveInfo], options: &FormatOptions) -> Result<Label, Error> {
+    let capacities: Vec<u64> = info.iter().map(|drive| drive.capacity_bytes).collect();
     let chunk_bytes = match options.chunk_bytes {
         Some(bytes) if bytes.is_power_of_two() => bytes,
         Some(bytes) => {
             return Err(Error::Usage(format!("a chunk of {bytes} bytes: give a power of two")));
         }
         None => {
-            let transfer = facts.iter().map(|drive| drive.max_transfer_bytes).min().unwrap_or(0);
+            let transfer = info.iter().map(|drive| drive.max_transfer_bytes).min().unwrap_or(0);
             let whole = if transfer == 0 { 0 } else { 1 << transfer.ilog2() };
             whole.clamp(MIN_CHUNK_BYTES, DEFAULT_CHUNK_BYTES)
         }
@@ -374,14 +370,14 @@ fn plan_label(facts: &[DriveFacts], options: &FormatOptions) -> Result<Label, Er
         )));
     }
     let layout = Layout::plan(&capacities, chunk_bytes)?;
-    let drives = facts.iter().map(|facts| DriveEntry {
+    let drives = info.iter().map(|info| DriveEntry {
         uuid: new_id(),
-        serial: label_serial(facts),
-        capacity_bytes: facts.capacity_bytes,
+        serial: label_serial(info),
+        capacity_bytes: info.capacity_bytes,
         state: DriveState::Member,
     });
     let copies = options.redundancy.copies();
-    if usize::from(copies) > facts.len() {
+    if usize::from(copies) > info.len() {
         return Err(Error::Usage("a mirror needs two drives or more".into()));
     }
     Ok(Label {
@@ -397,8 +393,8 @@ fn plan_label(facts: &[DriveFacts], options: &FormatOptions) -> Result<Label, Er
 }
 
 /// A drive's serial as a label keeps it.
-pub(super) fn label_serial(facts: &DriveFacts) -> String {
-    facts.serial.chars().filter(char::is_ascii_graphic).take(MAX_SERIAL_BYTES).collect()
+pub(super) fn label_serial(info: &DriveInfo) -> String {
+    info.serial.chars().filter(char::is_ascii_graphic).take(MAX_SERIAL_BYTES).collect()
 }
 
 /// Writes everything that makes the drives a pool, in the order that the module's top tells.

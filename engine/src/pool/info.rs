@@ -2,9 +2,9 @@
 
 use uuid::Uuid;
 
+use crate::availability::Availability;
 use crate::error::Damage;
 use crate::format::{DriveState, Redundancy, Shard};
-use crate::health::Health;
 use crate::name::CheckpointName;
 use crate::units::Generation;
 
@@ -31,12 +31,12 @@ pub struct PoolInfo {
     /// because the pool was opened for reading only.
     pub free_bytes: Option<u64>,
     /// In the order of the drive table.
-    pub drives: Vec<DriveInfo>,
+    pub drives: Vec<PoolDrive>,
 }
 
 /// A drive of a pool.
 #[derive(Clone, Debug)]
-pub struct DriveInfo {
+pub struct PoolDrive {
     /// Its identity in the pool.
     pub uuid: Uuid,
     /// The serial that its label has.
@@ -73,7 +73,7 @@ pub struct CheckpointInfo {
     /// Why it cannot be restored, if opening the pool for writing found that out.
     pub damage: Option<Damage>,
     /// Whether its data is all there, by which drives are.
-    pub health: Health,
+    pub health: Availability,
 }
 
 /// One participant's part of a checkpoint.
@@ -82,7 +82,7 @@ pub struct SegmentInfo {
     /// The participant.
     pub participant: u32,
     /// Its length.
-    pub length_bytes: u64,
+    pub len_bytes: u64,
     /// Its named ranges, ascending.
     pub shards: Vec<Shard>,
     /// By drive of the pool: data bytes of its chunks there; each copy counts.

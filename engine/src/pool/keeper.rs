@@ -19,7 +19,7 @@ use crate::format::Label;
 use crate::name::CheckpointName;
 use crate::pool::open::write_labels;
 use crate::pool::shared::{Shared, unix_ns};
-use crate::reactor::fabric::{Done, KeeperRequest, Reply, Verdict};
+use crate::reactor::queues::{Done, KeeperRequest, Reply, Verdict};
 use crate::ring::codes;
 use crate::state::{ChunkPlace, Planned, Progress};
 use crate::units::Generation;
@@ -103,7 +103,7 @@ impl Keeper {
     /// Takes what participants said; commits together all checkpoints that became whole by it.
     fn take_requests(&mut self) {
         let mut ready = Vec::new();
-        while let Some(request) = self.shared.fabric.keeper.pop() {
+        while let Some(request) = self.shared.queues.keeper.pop() {
             match request.verdict {
                 Verdict::Whole => self.participant_is_whole(request, &mut ready),
                 Verdict::Abort => {
@@ -114,7 +114,7 @@ impl Keeper {
                     let KeeperRequest { checkpoint, participant, reply, .. } = request;
                     let place = ChunkPlace { checkpoint, participant, chunk, second };
                     let to = self.shared.state().relocate(place).ok_or(error);
-                    self.shared.fabric.answer(reply.to, Done::Moved { token: reply.token, to });
+                    self.shared.queues.answer(reply.to, Done::Moved { token: reply.token, to });
                 }
             }
         }
@@ -125,7 +125,7 @@ impl Keeper {
 
     fn participant_is_whole(&mut self, request: KeeperRequest, ready: &mut Vec<u64>) {
         let progress = self.shared.state().set_whole(request.checkpoint, request.participant);
-        if progress == Progress::Doomed {
+        if progress == Progress::Aborted {
             self.shared.forget_segment(request.checkpoint, request.participant);
             self.answer(request.reply, Outcome::CANCELED);
             return;
@@ -148,7 +148,7 @@ impl Keeper {
             Ok(generation) => Outcome { result: 0, detail: 0, aux: generation.0 },
             Err(error) => {
                 tracing::error!("commit failed: {error}");
-                ready.iter().for_each(|open| self.shared.state().doom(*open));
+                ready.iter().for_each(|open| self.shared.state().mark_aborted(*open));
                 Outcome::of_error(&error)
             }
         };
@@ -189,7 +189,7 @@ impl Keeper {
     /// An open checkpoint will not be committed: tells everybody who waits for it. `ended` is the
     /// participant that writes no more.
     pub(crate) fn give_up(&mut self, open: u64, ended: Option<u32>) {
-        self.shared.state().doom(open);
+        self.shared.state().mark_aborted(open);
         if let Some(participant) = ended {
             self.shared.state().end_segment(open, participant);
             self.shared.forget_segment(open, participant);
@@ -206,6 +206,6 @@ impl Keeper {
     fn answer(&self, reply: Reply, outcome: Outcome) {
         let Outcome { result, detail, aux } = outcome;
         let done = Done::Keeper { token: reply.token, result, detail, aux };
-        self.shared.fabric.answer(reply.to, done);
+        self.shared.queues.answer(reply.to, done);
     }
 }

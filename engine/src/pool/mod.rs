@@ -32,7 +32,7 @@ use crate::units::Generation;
 pub use crate::notice::Notice;
 pub use admit::{Admission, admit, admit_on};
 pub use format::{Content, FormatOptions, FormatReport, Survey, format, format_on, survey};
-pub use info::{CheckpointInfo, DriveInfo, PoolInfo, SegmentInfo};
+pub use info::{CheckpointInfo, PoolDrive, PoolInfo, SegmentInfo};
 pub use options::{PoolMode, PoolOptions};
 pub use verify::{VerifyProgress, VerifyReport};
 
@@ -82,15 +82,15 @@ impl Pool {
     pub fn info(&self) -> PoolInfo {
         let state = self.shared.state();
         let label = state.label();
-        let drives = label.drives.iter().zip(&self.shared.facts).map(|(entry, facts)| DriveInfo {
+        let drives = label.drives.iter().zip(&self.shared.info).map(|(entry, info)| PoolDrive {
             uuid: entry.uuid,
             serial: entry.serial.clone(),
-            address: facts.address.clone(),
-            model: facts.model.clone(),
-            back_end: facts.back_end,
+            address: info.address.clone(),
+            model: info.model.clone(),
+            back_end: info.back_end,
             capacity_bytes: entry.capacity_bytes,
             state: entry.state,
-            volatile_cache: facts.volatile_cache,
+            volatile_cache: info.volatile_cache,
         });
         PoolInfo {
             pool: label.pool,
@@ -136,7 +136,7 @@ impl Pool {
         let mut segments = Vec::new();
         for participant in 0..committed.entry.participants {
             let table = read_segment_table(&self.shared, &committed, participant)?;
-            segments.push(describe_segment(&table, self.shared.facts.len()));
+            segments.push(describe_segment(&table, self.shared.info.len()));
         }
         Ok(segments)
     }
@@ -180,14 +180,14 @@ fn describe_segment(table: &SegmentTable, drives: usize) -> SegmentInfo {
     let mut bytes_per_drive = vec![0; drives];
     for (number, chunk) in table.chunks.iter().enumerate() {
         let start = number as u64 * table.chunk_bytes;
-        let bytes = (table.length_bytes - start).min(table.chunk_bytes);
+        let bytes = (table.len_bytes - start).min(table.chunk_bytes);
         for location in chunk.copies.iter() {
             bytes_per_drive[location.drive.as_usize()] += bytes;
         }
     }
     SegmentInfo {
         participant: table.participant,
-        length_bytes: table.length_bytes,
+        len_bytes: table.len_bytes,
         shards: table.shards.clone(),
         bytes_per_drive,
     }

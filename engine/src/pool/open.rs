@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::address::DriveAddress;
 use crate::device::kernel::OpenMode;
 use crate::device::missing::MissingDrive;
-use crate::device::patient::Patient;
-use crate::device::{self, Device, DriveFacts};
+use crate::device::retrying::Retrying;
+use crate::device::{self, Device, DriveInfo};
 use crate::direct::DirectDrives;
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Error, ErrorKind};
@@ -43,7 +43,7 @@ fn open_noting(
     mut notices: Vec<Notice>,
 ) -> Result<Pool, Error> {
     let writable = options.mode == PoolMode::ReadWrite;
-    let devices: Vec<_> = devices.into_iter().map(Patient::over).collect();
+    let devices: Vec<_> = devices.into_iter().map(Retrying::over).collect();
     let pages = metadata_pages(&devices);
     let mut given = DirectDrives::new(devices, pages)?;
     let Identified { labels, membership } =
@@ -54,8 +54,8 @@ fn open_noting(
     let mut drives = DirectDrives::new(devices, pages)?;
     let opening = Opening { writable, degraded: options.degraded, now_unix_ns: unix_ns() };
     let state = recover_state(&mut drives, labels, &membership, opening, &mut notices)?;
-    let facts = drives.facts().to_vec();
-    let (shared, threads) = start(options, drives, facts, pages, state)?;
+    let info = drives.info().to_vec();
+    let (shared, threads) = start(options, drives, info, pages, state)?;
     let open = Arc::new(Open { _threads: threads, _lock: lock });
     Ok(Pool { shared, notices, open })
 }
@@ -102,7 +102,7 @@ pub(super) fn open_usable(
 /// Pages for metadata: SPDK reads and writes huge pages only; the kernel takes any, and metadata is
 /// too little to be worth huge ones.
 pub(super) fn metadata_pages(devices: &[Box<dyn Device>]) -> HugePages {
-    let any_spdk = devices.iter().any(|device| device.facts().back_end == device::SPDK);
+    let any_spdk = devices.iter().any(|device| device.info().back_end == device::SPDK);
     if any_spdk { HugePages::Required } else { HugePages::Off }
 }
 
@@ -136,15 +136,15 @@ pub(crate) fn identify(
     tolerant: bool,
     notices: &mut Vec<Notice>,
 ) -> Result<Identified, Error> {
-    let facts = drives.facts().to_vec();
+    let info = drives.info().to_vec();
     // The number that a drive was given, and what it said.
     let mut read: Vec<(usize, DriveLabels)> = Vec::new();
     let mut first_error = None;
-    for (given, facts) in facts.iter().enumerate() {
+    for (given, info) in info.iter().enumerate() {
         match recover::read_labels(drives, given) {
             Ok(labels) => read.push((given, labels)),
             Err(error @ Error::Io { .. }) if tolerant => {
-                let (address, why) = (facts.address.clone(), error.to_string());
+                let (address, why) = (info.address.clone(), error.to_string());
                 notices.push(Notice::Unreachable { address, why });
                 first_error.get_or_insert(error);
             }
@@ -155,7 +155,7 @@ pub(crate) fn identify(
         return Err(error);
     }
     let labels: Vec<&Label> = read.iter().map(|(_, labels)| &labels.label).collect();
-    let readable: Vec<DriveFacts> = read.iter().map(|(given, _)| facts[*given].clone()).collect();
+    let readable: Vec<DriveInfo> = read.iter().map(|(given, _)| info[*given].clone()).collect();
     let mut membership = Membership::new(&labels, &readable)?;
     let mut read: Vec<_> = read.into_iter().map(Some).collect();
     let mut by_place = Vec::new();
@@ -194,7 +194,7 @@ pub(crate) fn recover_state(
     if writable {
         let drive = label.live().next().map_or(0, DriveIndex::as_usize);
         label.features.writable().map_err(|error| Error::Refused {
-            address: drives.facts()[drive].address.clone(),
+            address: drives.info()[drive].address.clone(),
             serial: label.drives[drive].serial.clone(),
             reason: error.to_string(),
         })?;
@@ -347,7 +347,7 @@ fn tell(newest: &Newest, roots: &Roots, writable: bool, notices: &mut Vec<Notice
 fn start(
     options: &PoolOptions,
     drives: DirectDrives,
-    facts: Vec<DriveFacts>,
+    info: Vec<DriveInfo>,
     metadata_pages: HugePages,
     state: State,
 ) -> Result<(Arc<Shared>, Threads), Error> {
@@ -355,7 +355,5 @@ fn start(
     let needs_huge = metadata_pages == HugePages::Required;
     let session_pages = if needs_huge { HugePages::Required } else { options.huge_pages };
     let plan = threads::Plan::new(options, drives.into_devices(), metadata_pages, layout)?;
-    plan.start(|fabric, calls| {
-        Shared::new(options.mode, session_pages, facts, fabric, calls, state)
-    })
+    plan.start(|queues, calls| Shared::new(options.mode, session_pages, info, queues, calls, state))
 }

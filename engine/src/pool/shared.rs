@@ -7,14 +7,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crossbeam::channel::Sender;
 
-use crate::device::DriveFacts;
+use crate::device::DriveInfo;
 use crate::device::condition::Condition;
 use crate::error::Error;
 use crate::memory::HugePages;
 use crate::name::CheckpointName;
 use crate::pool::keeper::{Call, Keeper};
 use crate::pool::options::PoolMode;
-use crate::reactor::fabric::Fabric;
+use crate::reactor::queues::Queues;
 use crate::reactor::segment::Segment;
 use crate::state::State;
 use crate::units::DriveIndex;
@@ -24,8 +24,8 @@ pub(crate) struct Shared {
     pub(crate) mode: PoolMode,
     /// Pages of session memory.
     pub(crate) huge_pages: HugePages,
-    pub(crate) facts: Vec<DriveFacts>,
-    pub(crate) fabric: Arc<Fabric>,
+    pub(crate) info: Vec<DriveInfo>,
+    pub(crate) queues: Arc<Queues>,
     calls: Sender<Call>,
     state: Mutex<State>,
     /// By open checkpoint and participant: segments being saved.
@@ -40,16 +40,16 @@ impl Shared {
     pub(crate) fn new(
         mode: PoolMode,
         huge_pages: HugePages,
-        facts: Vec<DriveFacts>,
-        fabric: Arc<Fabric>,
+        info: Vec<DriveInfo>,
+        queues: Arc<Queues>,
         calls: Sender<Call>,
         state: State,
     ) -> Shared {
         Shared {
             mode,
             huge_pages,
-            facts,
-            fabric,
+            info,
+            queues,
             calls,
             state: Mutex::new(state),
             saving: Mutex::default(),
@@ -66,7 +66,7 @@ impl Shared {
     /// The reactor that serves the next session.
     pub(crate) fn next_reactor(&self) -> u16 {
         let number = self.sessions.fetch_add(1, Ordering::Relaxed);
-        (number % self.fabric.reactors.len()) as u16
+        (number % self.queues.reactors.len()) as u16
     }
 
     /// Runs `work` on the keeper's thread and waits for what it returns.
@@ -86,7 +86,7 @@ impl Shared {
     /// Hands the keeper a call.
     pub(crate) fn call_keeper(&self, call: Call) -> Result<(), Error> {
         self.calls.send(call).map_err(|_| Error::Closed("the pool"))?;
-        self.fabric.keeper_unparker.unpark();
+        self.queues.keeper_unparker.unpark();
         Ok(())
     }
 
@@ -148,13 +148,13 @@ impl Shared {
         self.check_ownership()?;
         let live: Vec<DriveIndex> = self.state().label().live().collect();
         for drive in live {
-            let facts = &self.facts[drive.as_usize()];
-            let (why, source) = match self.fabric.conditions.of(drive) {
+            let info = &self.info[drive.as_usize()];
+            let (why, source) = match self.queues.conditions.of(drive) {
                 Condition::Sound | Condition::Foreign(_) => continue,
                 Condition::ReadOnly(source) => ("takes no new data", source),
                 Condition::Stopped(source) => ("is lost", source),
             };
-            let (serial, address) = (facts.serial.clone(), facts.address.clone());
+            let (serial, address) = (info.serial.clone(), info.address.clone());
             return Err(Error::DriveUnfit { serial, address, why, source });
         }
         Ok(())
@@ -162,9 +162,9 @@ impl Shared {
 
     /// Poisons the pool when a drive of it belongs to another host.
     pub(crate) fn check_ownership(&self) -> Result<(), Error> {
-        for (facts, condition) in self.facts.iter().zip(self.fabric.conditions.conditions()) {
+        for (info, condition) in self.info.iter().zip(self.queues.conditions.conditions()) {
             if let Condition::Foreign(status) = condition {
-                let (serial, address) = (&facts.serial, &facts.address);
+                let (serial, address) = (&info.serial, &info.address);
                 let detail =
                     format!("drive {serial} ({address}) is reserved by another host ({status})");
                 self.state().poison("reservation", detail);

@@ -22,7 +22,7 @@ use crate::pool::options::PoolOptions;
 use crate::pool::shared::Shared;
 use crate::reactor::Reactor;
 use crate::reactor::control::Control;
-use crate::reactor::fabric::{CREDITS, Fabric, KEEPER_CREDITS, Reply, Route};
+use crate::reactor::queues::{CREDITS, KEEPER_CREDITS, Queues, Reply, Route};
 use crate::units::DriveIndex;
 
 /// Which drive goes to which reactor, and which reactor to which core.
@@ -58,43 +58,50 @@ impl Plan {
     /// Starts everything. `share` makes what the threads share, once the queues are there.
     pub(super) fn start(
         self,
-        share: impl FnOnce(Arc<Fabric>, Sender<Call>) -> Shared,
+        share: impl FnOnce(Arc<Queues>, Sender<Call>) -> Shared,
     ) -> Result<(Arc<Shared>, Threads), Error> {
         let reactors = self.cores.len();
         let helpers =
             ChecksumHelpers::start(self.options.checksum_thread_count(), reactors * CREDITS)?;
-        let facts: Vec<_> = self.devices.iter().map(|device| device.facts().clone()).collect();
-        let inbox_capacity = Fabric::inbox_capacity(reactors);
-        let mut queues: Vec<Vec<DriveQueue<Reply>>> = (0..reactors).map(|_| Vec::new()).collect();
+        let info: Vec<_> = self.devices.iter().map(|device| device.info().clone()).collect();
+        let inbox_capacity = Queues::inbox_capacity(reactors);
+        let mut drive_queues: Vec<Vec<DriveQueue<Reply>>> =
+            (0..reactors).map(|_| Vec::new()).collect();
         let mut routes = Vec::new();
-        let conditions = Arc::new(Conditions::new(facts.len()));
+        let conditions = Arc::new(Conditions::new(info.len()));
         for (drive, device) in self.devices.into_iter().enumerate() {
             let reactor = drive % reactors;
-            let local = queues[reactor].len() as u16;
+            let local = drive_queues[reactor].len() as u16;
             routes.push(Route { reactor: reactor as u16, local });
-            let depth = device.facts().queue_depth;
+            let depth = device.info().queue_depth;
             let (drive, conditions) = (DriveIndex(drive as u16), Arc::clone(&conditions));
-            queues[reactor].push(DriveQueue::new(device, depth, inbox_capacity, drive, conditions));
+            drive_queues[reactor].push(DriveQueue::new(
+                device,
+                depth,
+                inbox_capacity,
+                drive,
+                conditions,
+            ));
         }
         let keeper_parker = Parker::new();
         let parkers: Vec<Parker> = (0..reactors).map(|_| Parker::new()).collect();
         let queue = helpers.queue();
-        let fabric = Fabric::new(&parkers, &keeper_parker, queue, routes, self.layout, conditions);
-        let fabric = Arc::new(fabric);
+        let queues = Queues::new(&parkers, &keeper_parker, queue, routes, self.layout, conditions);
+        let queues = Arc::new(queues);
 
         let (calls, call_queue) = crossbeam::channel::unbounded();
-        let shared = Arc::new(share(Arc::clone(&fabric), calls.clone()));
+        let shared = Arc::new(share(Arc::clone(&queues), calls.clone()));
         let mut threads = Threads {
-            fabric: Arc::clone(&fabric),
+            queues: Arc::clone(&queues),
             calls,
             keeper: None,
             reactors: Vec::new(),
             helpers: Some(helpers),
         };
         for (index, ((parker, drives), core)) in
-            parkers.into_iter().zip(queues).zip(self.cores).enumerate()
+            parkers.into_iter().zip(drive_queues).zip(self.cores).enumerate()
         {
-            let reactor = Reactor::new(index as u16, Arc::clone(&fabric), parker, drives);
+            let reactor = Reactor::new(index as u16, Arc::clone(&queues), parker, drives);
             let run = move || {
                 if let Some(core) = core
                     && !core_affinity::set_for_current(core)
@@ -105,9 +112,9 @@ impl Plan {
             };
             threads.reactors.push(spawn(format!("stn-reactor-{index}"), run)?);
         }
-        let remote = facts.into_iter().enumerate().map(|(drive, facts)| {
+        let remote = info.into_iter().enumerate().map(|(drive, info)| {
             let drive = DriveIndex(drive as u16);
-            Box::new(RemoteDrive::new(drive, facts, Arc::clone(&fabric))) as Box<dyn Device>
+            Box::new(RemoteDrive::new(drive, info, Arc::clone(&queues))) as Box<dyn Device>
         });
         let drives = DirectDrives::new(remote.collect(), self.metadata_pages)?;
         let drives = drives.sleeping_on(keeper_parker);
@@ -136,7 +143,7 @@ fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle
 
 /// The running threads. Dropping them ends them in the order that lets each finish its work.
 pub(super) struct Threads {
-    fabric: Arc<Fabric>,
+    queues: Arc<Queues>,
     calls: Sender<Call>,
     keeper: Option<JoinHandle<()>>,
     reactors: Vec<JoinHandle<()>>,
@@ -148,10 +155,10 @@ impl Drop for Threads {
         // A thread that panicked has told so on standard error; the others end all the same.
         if let Some(keeper) = self.keeper.take() {
             let _ = self.calls.send(Call::Stop);
-            self.fabric.keeper_unparker.unpark();
+            self.queues.keeper_unparker.unpark();
             let _ = keeper.join();
         }
-        for end in &self.fabric.reactors {
+        for end in &self.queues.reactors {
             end.control.push(Control::Stop);
             end.unparker.unpark();
         }

@@ -222,7 +222,7 @@ impl<'a> DataPass<'a> {
             checkpoint: handle,
             buffer: self.buffer.key(),
             buffer_offset_bytes: place * table.chunk_bytes,
-            len_bytes: table.chunk_bytes.min(table.length_bytes - segment_offset_bytes),
+            len_bytes: table.chunk_bytes.min(table.len_bytes - segment_offset_bytes),
             segment_offset_bytes,
         }
     }

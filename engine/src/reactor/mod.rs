@@ -11,9 +11,9 @@
 //! - Nothing that came through a ring is used before it was copied and checked.
 
 pub(crate) mod control;
-pub(crate) mod fabric;
 pub(crate) mod operation;
 pub(crate) mod port;
+pub(crate) mod queues;
 pub(crate) mod segment;
 mod session_entries;
 
@@ -22,18 +22,18 @@ use std::time::Duration;
 
 use crossbeam::sync::{Parker, Unparker};
 
+use crate::backoff::{Backoff, Pause};
 use crate::checksum::{ChecksumJob, chunk_is_sound};
 use crate::device::Operation as DriveOperation;
 use crate::device::queue::{DriveQueue, DriveRequest};
 use crate::device::status::{self, Action};
 use crate::error::IoError;
-use crate::idle::{Idle, Pause};
 use crate::reactor::control::Control;
-use crate::reactor::fabric::{
-    CREDITS, Done, Fabric, KeeperRequest, OPERATIONS, ReactorEnd, Reply, Verdict,
-};
 use crate::reactor::operation::{Failure, Kind, OperationTable, Transfer};
 use crate::reactor::port::{MAX_PORTS, Port, Waker};
+use crate::reactor::queues::{
+    CREDITS, Done, KeeperRequest, OPERATIONS, Queues, ReactorEnd, Reply, Verdict,
+};
 use crate::reactor::segment::Purpose;
 use crate::ring::{self, CompleteEntry, codes};
 use crate::units::Location;
@@ -84,7 +84,7 @@ const NAP: Duration = Duration::from_micros(50);
 /// One reactor. Lives on its own pinned thread.
 pub(crate) struct Reactor {
     index: u16,
-    fabric: Arc<Fabric>,
+    queues: Arc<Queues>,
     parker: Parker,
     drives: Vec<DriveQueue<Reply>>,
     /// Every drive sleeps on interrupts, so the reactor may nap while it waits for one.
@@ -109,14 +109,14 @@ impl Drop for Ended<'_> {
 impl Reactor {
     pub(crate) fn new(
         index: u16,
-        fabric: Arc<Fabric>,
+        queues: Arc<Queues>,
         parker: Parker,
         drives: Vec<DriveQueue<Reply>>,
     ) -> Reactor {
-        let may_nap = drives.iter().all(|drive| drive.facts().interrupt_driven);
+        let may_nap = drives.iter().all(|drive| drive.info().interrupt_driven);
         Reactor {
             index,
-            fabric,
+            queues,
             parker,
             drives,
             may_nap,
@@ -130,20 +130,20 @@ impl Reactor {
 
     /// Runs until it is told to stop and nothing is under way.
     pub(crate) fn run(mut self) {
-        let fabric = Arc::clone(&self.fabric);
-        let _ended = Ended(&fabric.reactors[usize::from(self.index)]);
-        crate::idle::shorten_timer_slack();
-        let mut idle = Idle::reactor(self.may_nap);
+        let queues = Arc::clone(&self.queues);
+        let _ended = Ended(&queues.reactors[usize::from(self.index)]);
+        crate::backoff::shorten_timer_slack();
+        let mut backoff = Backoff::reactor(self.may_nap);
         loop {
             if self.tick() {
-                idle.reset();
+                backoff.reset();
                 continue;
             }
             if self.stopping && self.is_quiet() {
                 return;
             }
             let keep_spinning = !self.may_nap && self.is_moving();
-            match idle.next(keep_spinning) {
+            match backoff.next(keep_spinning) {
                 Pause::Spin => std::hint::spin_loop(),
                 // Chunks come in numbers and are in no hurry; somebody waits for each step of a commit.
                 Pause::Nap(time) if self.credits < CREDITS => std::thread::sleep(time),
@@ -187,7 +187,7 @@ impl Reactor {
     /// One turn. Says whether anything happened.
     pub(crate) fn tick(&mut self) -> bool {
         let mut progress = false;
-        if self.fabric.reactors[usize::from(self.index)].control.is_waiting() {
+        if self.queues.reactors[usize::from(self.index)].control.is_waiting() {
             self.handle_control();
             progress = true;
         }
@@ -197,9 +197,9 @@ impl Reactor {
         progress |= self.hand_out_chunks();
         progress |= self.take_requests();
         for drive in &mut self.drives {
-            let fabric = &self.fabric;
+            let queues = &self.queues;
             progress |= drive.tick(|reply, status| {
-                fabric.answer(reply.to, Done::Io { token: reply.token, status });
+                queues.answer(reply.to, Done::Io { token: reply.token, status });
             });
         }
         progress |= self.handle_answers();
@@ -277,15 +277,15 @@ impl Reactor {
         let span = Some(transfer.span(token.relative));
         let request = DriveRequest {
             operation,
-            offset_bytes: self.fabric.layout.slot_offset(location.slot),
+            offset_bytes: self.queues.layout.slot_offset(location.slot),
             span,
             reply: Reply { to: self.index, token: token.encode() },
         };
-        let route = self.fabric.routes[location.drive.as_usize()];
+        let route = self.queues.routes[location.drive.as_usize()];
         if route.reactor == self.index {
             self.drives[usize::from(route.local)].push(request);
         } else {
-            self.fabric.send(location.drive, request);
+            self.queues.send(location.drive, request);
         }
     }
 
@@ -295,13 +295,13 @@ impl Reactor {
         let chunk = transfer.first_chunk + u64::from(token.relative);
         let data_bytes = transfer.segment.chunk_data_bytes(chunk);
         let span = transfer.span(token.relative);
-        let reply = Arc::clone(&self.fabric.done[usize::from(self.index)]);
-        self.fabric.checksums.push(ChecksumJob { span, data_bytes, reply, token: token.encode() });
+        let reply = Arc::clone(&self.queues.done[usize::from(self.index)]);
+        self.queues.checksums.push(ChecksumJob { span, data_bytes, reply, token: token.encode() });
     }
 
     /// Takes what others ask of this reactor's drives.
     fn take_requests(&mut self) -> bool {
-        let inbox = &self.fabric.reactors[usize::from(self.index)].inbox;
+        let inbox = &self.queues.reactors[usize::from(self.index)].inbox;
         let mut progress = false;
         while let Some(io) = inbox.pop() {
             self.drives[usize::from(io.local)].push(io.request);
@@ -313,7 +313,7 @@ impl Reactor {
     fn handle_answers(&mut self) -> bool {
         let mut progress = false;
         for _ in 0..4 * BATCH {
-            let Some(done) = self.fabric.done[usize::from(self.index)].pop() else { break };
+            let Some(done) = self.queues.done[usize::from(self.index)].pop() else { break };
             progress = true;
             match done {
                 Done::Io { token, status } => self.handle_io(token, status),
@@ -385,7 +385,7 @@ impl Reactor {
             verdict: Verdict::Move { chunk, second: token.second, error },
             reply: Reply { to: self.index, token: token.encode() },
         };
-        self.fabric.tell_keeper(request);
+        self.queues.tell_keeper(request);
         true
     }
 
@@ -476,7 +476,7 @@ impl Reactor {
         }
         let (result, detail, aux) = match operation.failure {
             Some(failure) => (failure.result, failure.detail, failure.aux),
-            None => (operation.length_bytes as i64, 0, 0),
+            None => (operation.len_bytes as i64, 0, 0),
         };
         let user_data = operation.user_data;
         let entry = CompleteEntry { user_data, result, detail, aux, ..Default::default() };
@@ -494,7 +494,7 @@ impl Reactor {
     }
 
     fn handle_control(&mut self) {
-        let messages = self.fabric.reactors[usize::from(self.index)].control.take();
+        let messages = self.queues.reactors[usize::from(self.index)].control.take();
         for message in messages {
             // An answer that nobody waits for any more is no error of ours.
             match message {
@@ -560,7 +560,7 @@ impl Reactor {
         }
         self.next_tag = self.next_tag.wrapping_add(MAX_PORTS);
         let number = self.next_tag + index as u32;
-        let reactors = self.fabric.reactors.len() as u32;
+        let reactors = self.queues.reactors.len() as u32;
         let serial = self.next_tag / MAX_PORTS * reactors + u32::from(self.index);
         self.ports[index] = Some(Port::new(number, serial, ring, Waker::new(client)));
         Some(number)

@@ -60,7 +60,7 @@ pub(crate) struct Operation {
     pub(crate) port: u32,
     pub(crate) handle: u64,
     pub(crate) user_data: u64,
-    pub(crate) length_bytes: u64,
+    pub(crate) len_bytes: u64,
     /// None for `Finish`.
     pub(crate) transfer: Option<Transfer>,
     /// Chunks handed out so far.

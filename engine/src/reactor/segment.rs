@@ -23,7 +23,7 @@ pub(crate) enum Purpose {
 pub(crate) struct Segment {
     pub(crate) purpose: Purpose,
     pub(crate) participant: u32,
-    pub(crate) length_bytes: u64,
+    pub(crate) len_bytes: u64,
     pub(crate) chunk_bytes: u64,
     chunks: Box<[Chunk]>,
 }
@@ -76,24 +76,24 @@ impl Segment {
     pub(crate) fn for_save(
         checkpoint: u64,
         participant: u32,
-        length_bytes: u64,
+        len_bytes: u64,
         chunk_bytes: u64,
         copies: &[Copies],
     ) -> Segment {
         let chunks = copies.iter().map(|&copies| Chunk::new(copies, 0, EMPTY)).collect();
         let purpose = Purpose::Save { checkpoint };
-        Segment { purpose, participant, length_bytes, chunk_bytes, chunks }
+        Segment { purpose, participant, len_bytes, chunk_bytes, chunks }
     }
 
     /// A segment to restore, with the checksum of each chunk.
     pub(crate) fn for_restore(
         participant: u32,
-        length_bytes: u64,
+        len_bytes: u64,
         chunk_bytes: u64,
         chunks: impl Iterator<Item = (Copies, u64)>,
     ) -> Segment {
         let chunks = chunks.map(|(copies, crc64)| Chunk::new(copies, crc64, WRITTEN)).collect();
-        Segment { purpose: Purpose::Restore, participant, length_bytes, chunk_bytes, chunks }
+        Segment { purpose: Purpose::Restore, participant, len_bytes, chunk_bytes, chunks }
     }
 
     pub(crate) fn chunk_count(&self) -> u64 {
@@ -103,7 +103,7 @@ impl Segment {
     /// Data bytes of a chunk: all chunks but the last are full.
     pub(crate) fn chunk_data_bytes(&self, chunk: u64) -> u32 {
         let start = chunk * self.chunk_bytes;
-        (self.length_bytes - start).min(self.chunk_bytes) as u32
+        (self.len_bytes - start).min(self.chunk_bytes) as u32
     }
 
     pub(crate) fn copies(&self, chunk: u64) -> Copies {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::limits::BLOCK_BYTES;
-use crate::reactor::fabric::{KeeperRequest, Reply, Verdict};
 use crate::reactor::operation::{Kind, Operation, Transfer};
 use crate::reactor::port::{Finish, Port};
+use crate::reactor::queues::{KeeperRequest, Reply, Verdict};
 use crate::reactor::segment::Purpose;
 use crate::reactor::{BATCH, MAX_CHUNKS_PER_OPERATION, Reactor};
 use crate::ring::{self, CompleteEntry, Request, codes};
@@ -90,7 +90,7 @@ impl Reactor {
             port: number,
             handle: request.checkpoint,
             user_data,
-            length_bytes: request.len_bytes,
+            len_bytes: request.len_bytes,
             transfer: Some(transfer),
             next: 0,
             outstanding: 0,
@@ -119,7 +119,7 @@ impl Reactor {
             port: number,
             handle,
             user_data,
-            length_bytes: 0,
+            len_bytes: 0,
             transfer: None,
             next: 0,
             outstanding: 1,
@@ -169,7 +169,7 @@ impl Reactor {
             verdict: if finish == Finish::Commit { Verdict::Whole } else { Verdict::Abort },
             reply: Reply { to: self.index, token: u64::from(operation) << 32 },
         };
-        self.fabric.tell_keeper(request);
+        self.queues.tell_keeper(request);
     }
 
     /// The keeper finished a commit or an abort.
@@ -197,9 +197,9 @@ fn check_transfer(port: &mut Port, request: &ring::Transfer, kind: Kind) -> Resu
     }
     let segment = Arc::clone(&slot.segment);
     let end = request.segment_offset_bytes.checked_add(request.len_bytes);
-    let end = end.filter(|end| *end <= segment.length_bytes).ok_or(codes::RANGE)?;
+    let end = end.filter(|end| *end <= segment.len_bytes).ok_or(codes::RANGE)?;
     let starts_on_chunk = request.segment_offset_bytes.is_multiple_of(segment.chunk_bytes);
-    let ends_on_chunk = end.is_multiple_of(segment.chunk_bytes) || end == segment.length_bytes;
+    let ends_on_chunk = end.is_multiple_of(segment.chunk_bytes) || end == segment.len_bytes;
     if request.len_bytes == 0 || !starts_on_chunk || !ends_on_chunk {
         return Err(codes::INVALID);
     }

@@ -74,7 +74,7 @@ impl std::fmt::Debug for Port {
 
 impl Port {
     pub(super) fn tell(&self, message: Control) {
-        let end = &self.shared.fabric.reactors[usize::from(self.reactor)];
+        let end = &self.shared.queues.reactors[usize::from(self.reactor)];
         end.control.push(message);
         end.unparker.unpark();
     }

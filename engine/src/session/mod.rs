@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam::sync::Parker;
 
+use crate::backoff::{Backoff, Pause};
 use crate::error::Error;
 use crate::format::{SegmentTable, Shard};
-use crate::idle::{Idle, Pause};
 use crate::memory::{Arena, HugePages, Region};
 use crate::name::CheckpointName;
 use crate::pool::keeper::Call;
@@ -61,7 +61,7 @@ pub struct OpenedSegment {
     /// The participant that wrote it.
     pub participant: u32,
     /// Its length.
-    pub length_bytes: u64,
+    pub len_bytes: u64,
     /// The unit that reads start and end on, apart from the segment's end.
     pub chunk_bytes: u64,
     /// Its named ranges, ascending.
@@ -83,7 +83,7 @@ pub struct Session {
     client: ring::Client,
     parker: Parker,
     /// Of waits: what the last ones taught.
-    idle: Idle,
+    backoff: Backoff,
     outstanding: Outstanding,
     level: Option<Level>,
     /// None when no memory was asked for.
@@ -118,7 +118,7 @@ impl Session {
             port,
             client,
             parker,
-            idle: Idle::waiter(),
+            backoff: Backoff::waiter(),
             outstanding: Outstanding::new(sizes.complete_entries()),
             level: None,
             arena: None,
@@ -254,7 +254,7 @@ impl Session {
             Arc::new(Segment::for_save(
                 checkpoint,
                 participant,
-                spec.length_bytes,
+                spec.len_bytes,
                 chunk_bytes,
                 copies,
             ))
@@ -304,8 +304,8 @@ impl Session {
         let table = read_segment_table(shared, &committed, participant)?;
         let label = shared.state().label().clone();
         let handle = self.add_table(&table, |copies| label.to_read(copies))?;
-        let SegmentTable { length_bytes, chunk_bytes, shards, .. } = table;
-        Ok(OpenedSegment { handle, participant, length_bytes, chunk_bytes, shards })
+        let SegmentTable { len_bytes, chunk_bytes, shards, .. } = table;
+        Ok(OpenedSegment { handle, participant, len_bytes, chunk_bytes, shards })
     }
 
     /// A handle for reading the segment that a table describes, each chunk from where `which` says.
@@ -316,8 +316,8 @@ impl Session {
         which: impl Fn(Copies) -> Copies,
     ) -> Result<u64, Error> {
         let chunks = table.chunks.iter().map(|chunk| (which(chunk.copies), chunk.crc64));
-        let SegmentTable { participant, length_bytes, chunk_bytes, .. } = *table;
-        let segment = Segment::for_restore(participant, length_bytes, chunk_bytes, chunks);
+        let SegmentTable { participant, len_bytes, chunk_bytes, .. } = *table;
+        let segment = Segment::for_restore(participant, len_bytes, chunk_bytes, chunks);
         self.add_segment(Arc::new(segment))
     }
 
@@ -349,7 +349,7 @@ impl Session {
         let (_, opened) = self.handles.swap_remove(place);
         let shared = Arc::clone(&self.port.shared);
         if let Opened::Save { checkpoint, .. } = &opened {
-            doom(&shared, *checkpoint);
+            mark_aborted(&shared, *checkpoint);
         }
         let port = self.port.number;
         self.port.ask(|answer| Control::RemoveSegment { port, handle, answer })?;
@@ -367,7 +367,7 @@ impl Session {
         let outcome = self.client.submit_each(entries, |entry| outstanding.depart(entry));
         if outcome.wake_engine {
             let reactor = usize::from(self.port.reactor);
-            self.port.shared.fabric.reactors[reactor].unparker.unpark();
+            self.port.shared.queues.reactors[reactor].unparker.unpark();
         }
         outcome.accepted
     }
@@ -392,18 +392,18 @@ impl Session {
             if left.is_zero() || (!self.is_served() && !self.client.has_completions()) {
                 break;
             }
-            if self.idle.next(false) == Pause::Spin {
+            if self.backoff.next(false) == Pause::Spin {
                 std::hint::spin_loop();
             } else {
                 self.sleep(left.min(Duration::from_secs(1)));
             }
             let taken = self.take(&mut out[count..]);
             if taken > 0 {
-                self.idle.reset();
+                self.backoff.reset();
             }
             count += taken;
         }
-        self.idle.reset();
+        self.backoff.reset();
         self.keep_level();
         count
     }
@@ -453,7 +453,7 @@ impl Drop for Session {
         // Commits that wait for other participants would otherwise never end.
         for (_, opened) in &self.handles {
             if let Opened::Save { checkpoint, .. } = opened {
-                doom(&shared, *checkpoint);
+                mark_aborted(&shared, *checkpoint);
             }
         }
         let port = self.port.number;
@@ -474,7 +474,7 @@ impl Drop for Session {
 }
 
 /// An open checkpoint will not be committed; one that was committed stays so.
-fn doom(shared: &Shared, checkpoint: u64) {
+fn mark_aborted(shared: &Shared, checkpoint: u64) {
     // If the keeper is gone, no commit can happen any more.
     let _ = shared.on_keeper(move |keeper| keeper.give_up(checkpoint, None));
 }
@@ -496,7 +496,7 @@ fn session_memory(shared: &Shared, bytes: u64) -> Result<Arc<Region>, Error> {
 }
 
 fn register_everywhere(shared: &Shared, region: &Arc<Region>) -> Result<(), Error> {
-    for end in &shared.fabric.reactors {
+    for end in &shared.queues.reactors {
         let (answer, result) = crossbeam::channel::bounded(1);
         end.control.push(Control::Register { region: Arc::clone(region), answer });
         end.unparker.unpark();
@@ -506,7 +506,7 @@ fn register_everywhere(shared: &Shared, region: &Arc<Region>) -> Result<(), Erro
 }
 
 fn unregister_everywhere(shared: &Shared, region: &Arc<Region>) {
-    for end in &shared.fabric.reactors {
+    for end in &shared.queues.reactors {
         let (answer, result) = crossbeam::channel::bounded(1);
         end.control.push(Control::Unregister { region: Arc::clone(region), answer });
         end.unparker.unpark();

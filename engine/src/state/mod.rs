@@ -15,10 +15,10 @@ mod plan;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::availability::Spread;
 use crate::error::{Damage, Error};
 use crate::extent::ExtentMap;
 use crate::format::{CatalogueEntry, Label, Layout, MetaExtent, Root};
-use crate::health::Spread;
 use crate::limits::CATALOGUE_SLOTS;
 use crate::name::CheckpointName;
 use crate::placement;

@@ -17,7 +17,7 @@ use crate::units::{Copies, DriveIndex, Location};
 /// One participant's part of an open checkpoint.
 #[derive(Debug)]
 pub(super) struct OpenSegment {
-    pub(super) length_bytes: u64,
+    pub(super) len_bytes: u64,
     pub(super) shards: Vec<Shard>,
     pub(super) copies: Vec<Copies>,
     /// Blocks reserved for its segment table.
@@ -39,7 +39,7 @@ pub(super) struct OpenCheckpoint {
     /// What its segments and its manifest lie on.
     pub(super) holding: Holding,
     /// It will not be committed. Its space is free once every segment has ended.
-    pub(super) doomed: bool,
+    pub(super) aborted: bool,
 }
 
 /// What a participant declares when it joins a checkpoint.
@@ -52,7 +52,7 @@ pub struct CheckpointSpec {
     /// Which of them this is, from 0.
     pub participant: u32,
     /// The length of this participant's segment.
-    pub length_bytes: u64,
+    pub len_bytes: u64,
     /// Named ranges of the segment, in ascending order.
     pub shards: Vec<Shard>,
 }
@@ -65,7 +65,7 @@ pub(crate) enum Progress {
     /// All are: commit it.
     Ready,
     /// It was given up.
-    Doomed,
+    Aborted,
 }
 
 /// One copy of a chunk of an open checkpoint.
@@ -109,7 +109,7 @@ impl State {
             }));
         }
         let Some(reserved) = self.reserve(spec, joined.is_none()) else {
-            let no_space = self.no_space(spec.length_bytes);
+            let no_space = self.no_space(spec.len_bytes);
             // What is retired becomes free when one more generation is committed.
             return Err(if self.retired.is_empty() {
                 BeginError::Failed(no_space)
@@ -124,7 +124,7 @@ impl State {
             let holding = Holding::new(self.label.drives.len());
             let manifest = reserved.manifest.unwrap_or(Run { start: 0, count: 0 });
             let name = spec.name.clone();
-            let open = OpenCheckpoint { id, name, segments, manifest, holding, doomed: false };
+            let open = OpenCheckpoint { id, name, segments, manifest, holding, aborted: false };
             self.open.insert(number, open);
             number
         });
@@ -133,7 +133,7 @@ impl State {
             open.holding.meta.extend(reserved.manifest);
             open.holding.meta.push(reserved.table);
             open.segments[spec.participant as usize] = Some(OpenSegment {
-                length_bytes: spec.length_bytes,
+                len_bytes: spec.len_bytes,
                 shards: spec.shards.clone(),
                 copies: reserved.copies,
                 table: reserved.table,
@@ -168,10 +168,10 @@ impl State {
     fn reserve(&mut self, spec: &CheckpointSpec, first: bool) -> Option<Reserved> {
         let drives = self.label.drives.len();
         let chunk_bytes = self.label.layout.chunk_bytes();
-        let chunks = spec.length_bytes.div_ceil(chunk_bytes);
+        let chunks = spec.len_bytes.div_ceil(chunk_bytes);
         let copies = self.copies();
         let table_bytes =
-            SegmentTable::encoded_bytes(spec.length_bytes, chunk_bytes, copies, &spec.shards);
+            SegmentTable::encoded_bytes(spec.len_bytes, chunk_bytes, copies, &spec.shards);
         let table_blocks = blocks_of(table_bytes);
         let manifest_bytes = Manifest::encoded_bytes(&spec.name.name, spec.participants);
         let manifest_blocks = blocks_of(manifest_bytes);
@@ -207,7 +207,7 @@ impl State {
     /// has room, and leaves the bad one alone. `None` when there is no other place, or the checkpoint
     /// will not be committed anyway.
     pub(crate) fn relocate(&mut self, place: ChunkPlace) -> Option<Location> {
-        let open = self.open.get(&place.checkpoint).filter(|open| !open.doomed)?;
+        let open = self.open.get(&place.checkpoint).filter(|open| !open.aborted)?;
         let segment = open.segments.get(place.participant as usize)?.as_ref()?;
         let mut copies = *segment.copies.get(usize::try_from(place.chunk).ok()?)?;
         let (bad, other) = match copies.second {
@@ -244,13 +244,13 @@ impl State {
 
     /// A participant says that its segment is whole, and that it writes no more.
     pub(crate) fn set_whole(&mut self, number: u64, participant: u32) -> Progress {
-        let Some(open) = self.open.get_mut(&number) else { return Progress::Doomed };
+        let Some(open) = self.open.get_mut(&number) else { return Progress::Aborted };
         if let Some(Some(segment)) = open.segments.get_mut(participant as usize) {
             (segment.whole, segment.ended) = (true, true);
         }
-        if open.doomed {
+        if open.aborted {
             self.free_if_ended(number);
-            return Progress::Doomed;
+            return Progress::Aborted;
         }
         if open.segments.iter().all(|s| s.as_ref().is_some_and(|segment| segment.whole)) {
             return Progress::Ready;
@@ -260,9 +260,9 @@ impl State {
 
     /// The checkpoint will not be committed. Its space stays reserved while a segment of it may
     /// still be written.
-    pub(crate) fn doom(&mut self, number: u64) {
+    pub(crate) fn mark_aborted(&mut self, number: u64) {
         if let Some(open) = self.open.get_mut(&number) {
-            open.doomed = true;
+            open.aborted = true;
         }
         self.free_if_ended(number);
     }
@@ -279,7 +279,7 @@ impl State {
 
     fn free_if_ended(&mut self, number: u64) {
         let over = self.open.get(&number).is_some_and(|open| {
-            open.doomed && open.segments.iter().flatten().all(|segment| segment.ended)
+            open.aborted && open.segments.iter().flatten().all(|segment| segment.ended)
         });
         if over {
             self.open.remove(&number);
@@ -307,15 +307,15 @@ fn check_spec(spec: &CheckpointSpec) -> Result<(), Error> {
             spec.participant, spec.participants
         ));
     }
-    if spec.length_bytes > MAX_SEGMENT_BYTES {
+    if spec.len_bytes > MAX_SEGMENT_BYTES {
         return usage(format!("a segment has at most {MAX_SEGMENT_BYTES} bytes"));
     }
-    segment::check_shards(&spec.shards, spec.length_bytes)
+    segment::check_shards(&spec.shards, spec.len_bytes)
         .map_err(|why| Error::Usage(format!("{}: {why}", spec.name)))
 }
 
 fn check_join(open: &OpenCheckpoint, spec: &CheckpointSpec) -> Result<(), Error> {
-    if open.doomed {
+    if open.aborted {
         return Err(Error::Busy {
             what: format!("checkpoint {}", spec.name),
             owner: "a save that is being given up".into(),

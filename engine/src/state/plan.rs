@@ -87,7 +87,7 @@ impl State {
                 pool: self.label.pool,
                 checkpoint: open.id,
                 participant: participant as u32,
-                length_bytes: segment.length_bytes,
+                len_bytes: segment.len_bytes,
                 chunk_bytes: layout.chunk_bytes(),
                 shards: segment.shards.clone(),
                 chunks: records
@@ -97,9 +97,9 @@ impl State {
             let offset_bytes = layout.meta_block_offset(segment.table.start);
             let encoded = table.encode(offset_bytes);
             metadata.push(MetaWrite { offset_bytes, bytes: encoded.bytes });
-            bytes += segment.length_bytes;
-            let length_bytes = segment.length_bytes;
-            segments.push(SegmentRef { length_bytes, table: encoded.extent });
+            bytes += segment.len_bytes;
+            let len_bytes = segment.len_bytes;
+            segments.push(SegmentRef { len_bytes, table: encoded.extent });
         }
         let participants = segments.len() as u32;
         let manifest = Manifest {

@@ -52,9 +52,9 @@ fn state(drives: usize) -> State {
     State::new(label, root, None, Generation(1), Vec::new())
 }
 
-fn spec(step: u64, participants: u32, participant: u32, length_bytes: u64) -> CheckpointSpec {
+fn spec(step: u64, participants: u32, participant: u32, len_bytes: u64) -> CheckpointSpec {
     let name = CheckpointName::new("run", step).unwrap();
-    CheckpointSpec { name, participants, participant, length_bytes, shards: Vec::new() }
+    CheckpointSpec { name, participants, participant, len_bytes, shards: Vec::new() }
 }
 
 fn begin(state: &mut State, spec: &CheckpointSpec) -> u64 {
@@ -67,8 +67,8 @@ fn no_sums(_: u64, _: u32) -> Vec<u64> {
 }
 
 /// Saves a checkpoint of one segment and says where its chunks lie.
-fn save(state: &mut State, step: u64, length_bytes: u64) -> Vec<Copies> {
-    let number = begin(state, &spec(step, 1, 0, length_bytes));
+fn save(state: &mut State, step: u64, len_bytes: u64) -> Vec<Copies> {
+    let number = begin(state, &spec(step, 1, 0, len_bytes));
     let locations = state.copies_of(number, 0).unwrap().to_vec();
     assert_eq!(state.set_whole(number, 0), Progress::Ready);
     let planned = state.plan_commit(&[number], &no_sums, 0).unwrap();
@@ -94,7 +94,7 @@ fn what_a_generation_removes_is_free_one_generation_later() {
     let rest = begin(&mut state, &spec(2, 1, 0, all * CHUNK));
     let taken = state.copies_of(rest, 0).unwrap();
     assert!(taken.iter().all(|location| !gone.contains(location)));
-    state.doom(rest);
+    state.mark_aborted(rest);
     state.end_segment(rest, 0);
 
     let planned = state.plan_empty(None, 0).unwrap();
@@ -166,7 +166,7 @@ fn a_reservation_is_whole_or_none() {
     let shards = (0..200_000).map(|number| Shard {
         name: format!("shard-{number}"),
         offset_bytes: 0,
-        length_bytes: 0,
+        len_bytes: 0,
         dtype: String::new(),
         shape: Vec::new(),
     });
@@ -207,16 +207,16 @@ fn a_checkpoint_that_is_given_up_keeps_its_space_until_every_segment_ended() {
     let free = (state.free_slots(), state.free_meta_blocks());
     let number = begin(&mut state, &spec(1, 3, 0, CHUNK));
     begin(&mut state, &spec(1, 3, 1, CHUNK));
-    state.doom(number);
+    state.mark_aborted(number);
     assert!(matches!(
         state.begin(&spec(1, 3, 2, CHUNK), Uuid::nil()),
         Err(BeginError::Failed(Error::Busy { .. }))
     ));
     state.end_segment(number, 0);
     assert_eq!(state.free_slots()[0], free.0[0] - 2, "participant 1 may still write");
-    assert_eq!(state.set_whole(number, 1), Progress::Doomed);
+    assert_eq!(state.set_whole(number, 1), Progress::Aborted);
     assert_eq!((state.free_slots(), state.free_meta_blocks()), free);
-    assert_eq!(state.set_whole(number, 1), Progress::Doomed, "it is gone");
+    assert_eq!(state.set_whole(number, 1), Progress::Aborted, "it is gone");
     begin(&mut state, &spec(1, 1, 0, CHUNK));
 }
 
@@ -229,7 +229,7 @@ fn a_commit_takes_only_what_it_planned() {
     // While the plan is carried out, others begin, end and are given up.
     let second = begin(&mut state, &spec(2, 1, 0, CHUNK));
     let third = begin(&mut state, &spec(3, 1, 0, CHUNK));
-    state.doom(third);
+    state.mark_aborted(third);
     state.end_segment(third, 0);
     assert_eq!(state.committed(planned), Generation(2));
     assert_eq!(state.checkpoints().count(), 1);

@@ -32,7 +32,7 @@ struct Running {
 impl Rig {
     /// Memory of `piece_bytes` for each command in flight.
     pub fn over(mut device: Box<dyn Device>, piece_bytes: u64, pages: HugePages) -> Rig {
-        let length = u64::from(device.facts().queue_depth) * piece_bytes;
+        let length = u64::from(device.info().queue_depth) * piece_bytes;
         let region = Arc::new(Region::new(length, pages).unwrap());
         device.register(&region).unwrap();
         device.register(&region).unwrap(); // harmless
@@ -98,7 +98,7 @@ impl Rig {
 
     /// Takes one completion for each command in flight, by tag.
     pub fn drain(&mut self) -> Vec<Option<Result<(), IoError>>> {
-        let mut ends = vec![None; self.device.facts().queue_depth as usize];
+        let mut ends = vec![None; self.device.info().queue_depth as usize];
         while self.device.in_flight() > 0 {
             for completion in self.wait() {
                 let end = &mut ends[completion.tag as usize];
@@ -112,11 +112,10 @@ impl Rig {
     /// read is compared with a model, which is the result: what the drive holds in the end.
     pub fn random_commands(&mut self, seed: u64, count: usize) -> Vec<u8> {
         let mut numbers = SimRng::new(seed);
-        let drive_bytes = self.device.facts().capacity_bytes;
+        let drive_bytes = self.device.info().capacity_bytes;
         let most_blocks = self.piece_bytes / BLOCK_BYTES;
         let mut model = vec![0_u8; drive_bytes as usize];
-        let mut running: Vec<Option<Running>> =
-            vec![None; self.device.facts().queue_depth as usize];
+        let mut running: Vec<Option<Running>> = vec![None; self.device.info().queue_depth as usize];
         let mut compared_bytes = 0;
         for _ in 0..count {
             let operation = match numbers.below(20) {

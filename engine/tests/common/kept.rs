@@ -37,10 +37,10 @@ impl Kept {
     }
 
     /// Saves another checkpoint, which must succeed.
-    pub fn save(&mut self, pool: &Pool, length_bytes: u64) {
+    pub fn save(&mut self, pool: &Pool, len_bytes: u64) {
         let step = self.acknowledged.len() as u64;
         let name = CheckpointName::new("kept", step).unwrap();
-        let pattern = Pattern::new(step + 1000, length_bytes);
+        let pattern = Pattern::new(step + 1000, len_bytes);
         save(pool, &name, &pattern).unwrap();
         self.acknowledged.push((name, pattern));
     }

@@ -188,7 +188,7 @@ pub fn save(pool: &Pool, name: &CheckpointName, pattern: &Pattern) -> Result<u64
         name: name.clone(),
         participants: 1,
         participant: 0,
-        length_bytes: pattern.len_bytes(),
+        len_bytes: pattern.len_bytes(),
         shards: Vec::new(),
     })?;
     let mut buffer = session.alloc(piece)?;
@@ -249,25 +249,25 @@ pub fn save_disturbed(
     disturb: impl FnOnce(),
 ) -> Result<Ended, Error> {
     let mut session = pool.session(&SessionOptions::default())?;
-    let length_bytes = pattern.len_bytes();
+    let len_bytes = pattern.len_bytes();
     let handle = session.begin(&CheckpointSpec {
         name: name.clone(),
         participants: 1,
         participant: 0,
-        length_bytes,
+        len_bytes,
         shards: Vec::new(),
     })?;
-    let mut buffer = session.alloc(length_bytes)?;
-    buffer.as_mut_slice()?[..length_bytes as usize].copy_from_slice(&pattern.bytes);
+    let mut buffer = session.alloc(len_bytes)?;
+    buffer.as_mut_slice()?[..len_bytes as usize].copy_from_slice(&pattern.bytes);
     let chunk_bytes = pool.info().chunk_bytes;
-    let writes: Vec<SubmitEntry> = (0..length_bytes.div_ceil(chunk_bytes))
+    let writes: Vec<SubmitEntry> = (0..len_bytes.div_ceil(chunk_bytes))
         .map(|chunk| {
             let at = chunk * chunk_bytes;
             let transfer = Transfer {
                 checkpoint: handle,
                 buffer: buffer.key(),
                 buffer_offset_bytes: at,
-                len_bytes: chunk_bytes.min(length_bytes - at),
+                len_bytes: chunk_bytes.min(len_bytes - at),
                 segment_offset_bytes: at,
             };
             SubmitEntry::write(transfer, chunk)
@@ -301,7 +301,7 @@ pub fn restore(pool: &Pool, name: &CheckpointName, pattern: &Pattern) -> Result<
     let piece = 4 * pool.info().chunk_bytes;
     let mut session = pool.session(&small(piece)).unwrap();
     let opened = session.open(name, 0).unwrap();
-    assert_eq!(opened.length_bytes, pattern.len_bytes());
+    assert_eq!(opened.len_bytes, pattern.len_bytes());
     let buffer = session.alloc(piece).unwrap();
     let mut out = [CompleteEntry::default(); 4];
     for (number, bytes) in pattern.bytes.chunks(piece as usize).enumerate() {

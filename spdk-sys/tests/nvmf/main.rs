@@ -87,8 +87,8 @@ fn refuses_without_environment(address: &CStr) {
 
 fn connect(address: &CStr) -> Drive {
     let mut controller = ptr::null_mut();
-    let mut facts = stn_spdk_controller_facts::default();
-    let mut namespace_facts = stn_spdk_namespace_facts::default();
+    let mut info = stn_spdk_controller_facts::default();
+    let mut namespace_info = stn_spdk_namespace_info::default();
     // SAFETY: the environment is up; pointers to locals; the controller is used only when connecting succeeded.
     unsafe {
         let nobody = c"trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:1 subnqn:nqn.2026-01.io.stanchion:nobody";
@@ -101,13 +101,13 @@ fn connect(address: &CStr) -> Drive {
         let options = stn_spdk_connect_options { no_error_logging: true, ..Default::default() };
         let rc = stn_spdk_controller_connect(address.as_ptr(), &options, &mut controller);
         assert_eq!(rc, 0, "cannot connect to {address:?}");
-        stn_spdk_controller_facts(controller, &mut facts);
-        let serial = CStr::from_ptr(facts.serial.as_ptr()).to_str().unwrap();
+        stn_spdk_controller_facts(controller, &mut info);
+        let serial = CStr::from_ptr(info.serial.as_ptr()).to_str().unwrap();
         assert!(
             serial.starts_with("STNDRIVE"),
             "'{serial}' is not a drive of scripts/nvmf-target: refusing to write"
         );
-        assert!(facts.max_transfer_bytes >= 4096);
+        assert!(info.max_transfer_bytes >= 4096);
 
         let id = stn_spdk_controller_next_namespace(controller, 0);
         assert_ne!(id, 0);
@@ -118,12 +118,12 @@ fn connect(address: &CStr) -> Drive {
         );
         assert!(stn_spdk_controller_namespace(controller, id + 1).is_null());
         let namespace = stn_spdk_controller_namespace(controller, id);
-        stn_spdk_namespace_facts(namespace, &mut namespace_facts);
-        assert_eq!((namespace_facts.id, namespace_facts.metadata_bytes), (id, 0));
-        assert_ne!(namespace_facts.nguid, [0; 16]);
-        assert!(!namespace_facts.is_write_protected);
+        stn_spdk_namespace_info(namespace, &mut namespace_info);
+        assert_eq!((namespace_info.id, namespace_info.metadata_bytes), (id, 0));
+        assert_ne!(namespace_info.nguid, [0; 16]);
+        assert!(!namespace_info.is_write_protected);
         let version = CStr::from_ptr(stn_spdk_version_string()).to_str().unwrap();
-        eprintln!("{version}: {serial}, {facts:?}, {namespace_facts:?}");
+        eprintln!("{version}: {serial}, {info:?}, {namespace_info:?}");
 
         let qpair = stn_spdk_qpair_alloc(controller, &Default::default());
         assert!(!qpair.is_null() && stn_spdk_qpair_is_connected(qpair));
@@ -131,8 +131,8 @@ fn connect(address: &CStr) -> Drive {
             controller,
             namespace,
             qpair,
-            sector_bytes: namespace_facts.sector_bytes as usize,
-            sector_count: namespace_facts.sector_count,
+            sector_bytes: namespace_info.sector_bytes as usize,
+            sector_count: namespace_info.sector_count,
         }
     }
 }

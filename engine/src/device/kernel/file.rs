@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::OpenMode;
-use crate::device::DriveFacts;
+use crate::device::DriveInfo;
 use crate::device::sysfs::{self, DeviceNumber, Holders, LINGER, LINGER_LOOK, System};
 use crate::error::Error;
 use crate::limits::{BLOCK_BYTES, MAX_CHUNK_BYTES};
@@ -38,8 +38,8 @@ pub(super) struct DriveFile {
 }
 
 impl DriveFile {
-    /// Opens `path` and reads its facts; the caller fills in the back end and the queue depth.
-    pub(super) fn open(path: &Path, mode: OpenMode) -> Result<(DriveFile, DriveFacts), Error> {
+    /// Opens `path` and reads what can be known of it; the caller fills in the back end and the queue depth.
+    pub(super) fn open(path: &Path, mode: OpenMode) -> Result<(DriveFile, DriveInfo), Error> {
         let name = path.display().to_string();
         let location = open_location(path)?;
         let metadata = location.metadata().map_err(|e| Error::os(format!("stat of {name}"), e))?;
@@ -79,7 +79,7 @@ impl DriveFile {
         } else {
             (format!("file-{:x}-{:x}", metadata.dev(), metadata.ino()), "file".into())
         };
-        let facts = DriveFacts {
+        let info = DriveInfo {
             address: name,
             serial,
             model,
@@ -90,7 +90,7 @@ impl DriveFile {
             volatile_cache: block_dir.as_deref().and_then(sysfs::volatile_cache),
             interrupt_driven: true,
         };
-        Ok((DriveFile { file, mode, unit_bytes }, facts))
+        Ok((DriveFile { file, mode, unit_bytes }, info))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Two engines do the same: io_uring (`uring`) and, where the system forbids it (as containers
 //! often do), a few blocking threads (`threads`). Which one runs is told by
-//! [`DriveFacts::back_end`] and by a warning. `STANCHION_KERNEL_IO=io_uring` or `=threads` forces
+//! [`DriveInfo::back_end`] and by a warning. `STANCHION_KERNEL_IO=io_uring` or `=threads` forces
 //! one; the other is then not tried.
 //!
 //! - A short transfer is carried on from where it ended; only the end of the file is an error.
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::{Command, Device, DriveFacts, Operation, SubmitError};
+use super::{Command, Device, DriveInfo, Operation, SubmitError};
 use crate::error::{Error, IoError};
 use crate::memory::Region;
 use crate::units::is_block_aligned;
@@ -97,13 +97,13 @@ fn open_with(
             "a queue depth of {queue_depth}: it is 1 to {MAX_QUEUE_DEPTH}"
         )));
     }
-    let (file, mut facts) = file::DriveFile::open(path, mode)?;
-    facts.queue_depth = queue_depth;
+    let (file, mut info) = file::DriveFile::open(path, mode)?;
+    info.queue_depth = queue_depth;
     if engine != Engine::Threads {
         match uring::new_ring(&file, queue_depth) {
             Ok(ring) => {
-                facts.back_end = "io_uring";
-                return Ok(Box::new(uring::UringDevice::new(ring, file, facts)));
+                info.back_end = "io_uring";
+                return Ok(Box::new(uring::UringDevice::new(ring, file, info)));
             }
             Err(error) if engine == Engine::Uring => {
                 return Err(Error::Environment(format!(
@@ -112,14 +112,14 @@ fn open_with(
                 )));
             }
             Err(error) => tracing::warn!(
-                drive = facts.address,
+                drive = info.address,
                 %error,
                 "io_uring cannot be used; blocking threads do the I/O instead, which costs more CPU"
             ),
         }
     }
-    facts.back_end = "threads";
-    let device = threads::ThreadsDevice::new(file, facts)?;
+    info.back_end = "threads";
+    let device = threads::ThreadsDevice::new(file, info)?;
     Ok(Box::new(device))
 }
 
@@ -127,7 +127,7 @@ fn open_with(
 /// and that its memory lies in a registered region.
 pub(super) fn check(
     command: &Command,
-    facts: &DriveFacts,
+    info: &DriveInfo,
     mode: OpenMode,
     registered: impl FnOnce(NonNull<u8>, u64) -> bool,
 ) -> Result<(), SubmitError> {
@@ -139,13 +139,12 @@ pub(super) fn check(
     if command.operation != Operation::Read && mode == OpenMode::ReadOnly {
         return refuse(libc::EROFS);
     }
-    let within =
-        command.offset_bytes.checked_add(length).is_some_and(|e| e <= facts.capacity_bytes);
+    let within = command.offset_bytes.checked_add(length).is_some_and(|e| e <= info.capacity_bytes);
     let whole = length != 0
         && is_block_aligned(length)
         && is_block_aligned(command.offset_bytes)
         && is_block_aligned(command.memory.address.as_ptr() as u64);
-    if !whole || !within || length > facts.max_transfer_bytes {
+    if !whole || !within || length > info.max_transfer_bytes {
         return refuse(libc::EINVAL);
     }
     if !registered(command.memory.address, length) {

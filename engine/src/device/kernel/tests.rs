@@ -195,17 +195,17 @@ fn memory_across_the_kernels_limit_of_one_buffer() {
 fn facts_tell_what_it_is() {
     everywhere(|target, engine| {
         let rig = open_rig(target, OpenMode::ReadOnly, engine);
-        let facts = rig.device.facts();
-        assert_eq!(facts.capacity_bytes, DRIVE_BYTES);
-        assert_eq!(facts.queue_depth, DEPTH);
-        assert_eq!(facts.address, target.path.to_str().unwrap());
-        assert_eq!(facts.back_end, if engine == Engine::Uring { "io_uring" } else { "threads" });
+        let info = rig.device.info();
+        assert_eq!(info.capacity_bytes, DRIVE_BYTES);
+        assert_eq!(info.queue_depth, DEPTH);
+        assert_eq!(info.address, target.path.to_str().unwrap());
+        assert_eq!(info.back_end, if engine == Engine::Uring { "io_uring" } else { "threads" });
         if target._loop_device.is_some() {
-            assert!(facts.serial.starts_with("dev-7-"), "{}", facts.serial);
-            assert_eq!(facts.volatile_cache, Some(true));
+            assert!(info.serial.starts_with("dev-7-"), "{}", info.serial);
+            assert_eq!(info.volatile_cache, Some(true));
         } else {
-            assert!(facts.serial.starts_with("file-"), "{}", facts.serial);
-            assert_eq!(facts.model, "file");
+            assert!(info.serial.starts_with("file-"), "{}", info.serial);
+            assert_eq!(info.model, "file");
         }
     });
 }
@@ -362,7 +362,7 @@ fn threads_take_over_where_io_uring_is_forbidden() {
         assert!(matches!(forced, Error::Environment(_)), "{forced}");
         assert!(forced.to_string().contains("io_uring"), "{forced}");
         let mut rig = open_rig(&target, OpenMode::ReadWrite, Engine::Auto);
-        assert_eq!(rig.device.facts().back_end, "threads");
+        assert_eq!(rig.device.info().back_end, "threads");
         assert_eq!(rig.run(Operation::WriteDurable, 0, 0, BLOCK_BYTES), Ok(()));
     })
     .join()

@@ -19,7 +19,7 @@ use crossbeam::queue::ArrayQueue;
 
 use super::file::DriveFile;
 use super::{OpenMode, Progress, Regions, check, progress};
-use crate::device::{Command, Completion, Device, DriveFacts, Operation, SubmitError};
+use crate::device::{Command, Completion, Device, DriveInfo, Operation, SubmitError};
 use crate::error::{Error, IoError};
 use crate::memory::Region;
 
@@ -41,14 +41,14 @@ pub(super) struct ThreadsDevice {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     mode: OpenMode,
-    facts: DriveFacts,
+    info: DriveInfo,
     regions: Regions<()>,
     in_flight: u32,
 }
 
 impl ThreadsDevice {
-    pub(super) fn new(file: DriveFile, facts: DriveFacts) -> Result<Self, Error> {
-        let depth = facts.queue_depth as usize;
+    pub(super) fn new(file: DriveFile, info: DriveInfo) -> Result<Self, Error> {
+        let depth = info.queue_depth as usize;
         let mode = file.mode;
         let shared = Arc::new(Shared {
             file,
@@ -61,11 +61,11 @@ impl ThreadsDevice {
             shared,
             workers: Vec::new(),
             mode,
-            facts,
+            info,
             regions: Regions::new(),
             in_flight: 0,
         };
-        for number in 0..device.facts.queue_depth.min(MAX_WORKERS) {
+        for number in 0..device.info.queue_depth.min(MAX_WORKERS) {
             let shared = Arc::clone(&device.shared);
             let worker = std::thread::Builder::new()
                 .name(format!("stanchion-io-{number}"))
@@ -170,8 +170,8 @@ impl Shared {
 }
 
 impl Device for ThreadsDevice {
-    fn facts(&self) -> &DriveFacts {
-        &self.facts
+    fn info(&self) -> &DriveInfo {
+        &self.info
     }
 
     fn register(&mut self, region: &Arc<Region>) -> Result<(), Error> {
@@ -186,10 +186,10 @@ impl Device for ThreadsDevice {
     }
 
     unsafe fn submit(&mut self, command: Command) -> Result<(), SubmitError> {
-        check(&command, &self.facts, self.mode, |address, length| {
+        check(&command, &self.info, self.mode, |address, length| {
             self.regions.find(address, length).is_some()
         })?;
-        if self.in_flight == self.facts.queue_depth || self.shared.commands.push(command).is_err() {
+        if self.in_flight == self.info.queue_depth || self.shared.commands.push(command).is_err() {
             return Err(SubmitError::Full);
         }
         self.in_flight += 1;

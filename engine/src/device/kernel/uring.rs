@@ -20,7 +20,7 @@ use io_uring::{EnterFlags, IoUring, opcode, squeue};
 
 use super::file::DriveFile;
 use super::{Progress, Regions, check, progress};
-use crate::device::{Command, Completion, Device, DmaSlice, DriveFacts, Operation, SubmitError};
+use crate::device::{Command, Completion, Device, DmaSlice, DriveInfo, Operation, SubmitError};
 use crate::error::Error;
 use crate::memory::Region;
 
@@ -89,7 +89,7 @@ pub(super) fn new_ring(file: &DriveFile, queue_depth: u32) -> io::Result<Ring> {
 pub(super) struct UringDevice {
     ring: IoUring,
     file: DriveFile,
-    facts: DriveFacts,
+    info: DriveInfo,
     slots: Box<[Slot]>,
     free: Vec<u32>,
     /// With each region its first entry in the buffer table, if it has one.
@@ -105,8 +105,8 @@ pub(super) struct UringDevice {
 unsafe impl Send for UringDevice {}
 
 impl UringDevice {
-    pub(super) fn new(ring: Ring, file: DriveFile, facts: DriveFacts) -> Self {
-        let depth = facts.queue_depth;
+    pub(super) fn new(ring: Ring, file: DriveFile, info: DriveInfo) -> Self {
+        let depth = info.queue_depth;
         let idle = Command {
             operation: Operation::Flush,
             offset_bytes: 0,
@@ -119,7 +119,7 @@ impl UringDevice {
             slots: vec![Slot { command: idle, done_bytes: 0, table_entry: None }; depth as usize]
                 .into_boxed_slice(),
             free: (0..depth).rev().collect(),
-            facts,
+            info,
             regions: Regions::new(),
             table: vec![false; if ring.has_table { usize::from(TABLE_ENTRIES) } else { 0 }],
             told: false,
@@ -143,7 +143,7 @@ impl UringDevice {
                     Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => return,
                     _ => {
                         if !std::mem::replace(&mut self.told, true) {
-                            let drive = &self.facts.address;
+                            let drive = &self.info.address;
                             tracing::error!(drive, %error, "io_uring_enter fails; trying again");
                         }
                         return;
@@ -248,8 +248,8 @@ impl Slot {
 }
 
 impl Device for UringDevice {
-    fn facts(&self) -> &DriveFacts {
-        &self.facts
+    fn info(&self) -> &DriveInfo {
+        &self.info
     }
 
     fn register(&mut self, region: &Arc<Region>) -> Result<(), Error> {
@@ -258,7 +258,7 @@ impl Device for UringDevice {
         }
         let first = self.register_fixed(region).unwrap_or_else(|error| {
             tracing::warn!(
-                drive = self.facts.address,
+                drive = self.info.address,
                 %error,
                 "memory cannot be registered with io_uring, each command maps its own; \
                  raise the limit of locked memory (`ulimit -l`)"
@@ -277,7 +277,7 @@ impl Device for UringDevice {
 
     unsafe fn submit(&mut self, command: Command) -> Result<(), SubmitError> {
         let mut entry = None;
-        check(&command, &self.facts, self.file.mode, |address, length| {
+        check(&command, &self.info, self.file.mode, |address, length| {
             let found = self.regions.find(address, length);
             entry = found.and_then(|(region, first)| table_entry(region, *first, &command.memory));
             found.is_some()
@@ -333,7 +333,7 @@ impl Device for UringDevice {
     }
 
     fn in_flight(&self) -> u32 {
-        self.facts.queue_depth - self.free.len() as u32
+        self.info.queue_depth - self.free.len() as u32
     }
 }
 

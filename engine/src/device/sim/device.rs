@@ -6,7 +6,7 @@ use std::slice;
 use std::sync::Arc;
 
 use super::SimDrive;
-use crate::device::{Command, Completion, Device, DriveFacts, Operation, SubmitError};
+use crate::device::{Command, Completion, Device, DriveInfo, Operation, SubmitError};
 use crate::error::{Error, IoError};
 use crate::memory::Region;
 use crate::units::is_block_aligned;
@@ -17,15 +17,15 @@ const LBA_OUT_OF_RANGE: IoError = IoError::Nvme { sct: 0, sc: 0x80, dnr: true };
 /// A simulated drive, open.
 pub struct SimDevice {
     drive: SimDrive,
-    facts: DriveFacts,
+    info: DriveInfo,
     epoch: u64,
     in_flight: u32,
     regions: Vec<Arc<Region>>,
 }
 
 impl SimDevice {
-    pub(super) fn new(drive: SimDrive, facts: DriveFacts, epoch: u64) -> SimDevice {
-        SimDevice { drive, facts, epoch, in_flight: 0, regions: Vec::new() }
+    pub(super) fn new(drive: SimDrive, info: DriveInfo, epoch: u64) -> SimDevice {
+        SimDevice { drive, info, epoch, in_flight: 0, regions: Vec::new() }
     }
 
     /// What a drive checks before it accepts a command, and that the memory is registered.
@@ -36,14 +36,14 @@ impl SimDevice {
         let len_bytes = u64::from(command.memory.len_bytes);
         let offset_bytes = command.offset_bytes;
         if len_bytes == 0
-            || len_bytes > self.facts.max_transfer_bytes
+            || len_bytes > self.info.max_transfer_bytes
             || !is_block_aligned(len_bytes)
             || !is_block_aligned(offset_bytes)
             || !is_block_aligned(command.memory.address.as_ptr() as u64)
         {
             return Err(INVALID_FIELD);
         }
-        if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > self.facts.capacity_bytes) {
+        if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > self.info.capacity_bytes) {
             return Err(LBA_OUT_OF_RANGE);
         }
         let known = |region: &Arc<Region>| region.contains(command.memory.address, len_bytes);
@@ -55,8 +55,8 @@ impl SimDevice {
 }
 
 impl Device for SimDevice {
-    fn facts(&self) -> &DriveFacts {
-        &self.facts
+    fn info(&self) -> &DriveInfo {
+        &self.info
     }
 
     fn register(&mut self, region: &Arc<Region>) -> Result<(), Error> {
@@ -77,7 +77,7 @@ impl Device for SimDevice {
             return Err(SubmitError::Failed(IoError::Removed));
         }
         self.check(&command).map_err(SubmitError::Failed)?;
-        if self.in_flight >= self.facts.queue_depth {
+        if self.in_flight >= self.info.queue_depth {
             return Err(SubmitError::Full);
         }
         if !world.admit() {

@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 
 use spdk_sys::{
     stn_spdk_connect_options, stn_spdk_controller, stn_spdk_controller_facts, stn_spdk_namespace,
-    stn_spdk_namespace_facts, stn_spdk_qpair, stn_spdk_qpair_options,
+    stn_spdk_namespace_info, stn_spdk_qpair, stn_spdk_qpair_options,
 };
 
 use super::{pcie, watchdog};
 use crate::address::function_of_transport_id;
-use crate::device::health::{HEALTH_LOG_BYTES, Health};
+use crate::device::health_log::{HEALTH_LOG_BYTES, HealthLog};
 use crate::error::Error;
 
 /// How often a connection is tried that a busy target did not answer.
@@ -69,7 +69,7 @@ pub(super) struct Controller {
 pub(super) struct Namespace {
     /// Borrowed from the controller; valid until it is reset or detached.
     pub(super) pointer: NonNull<stn_spdk_namespace>,
-    pub(super) facts: stn_spdk_namespace_facts,
+    pub(super) info: stn_spdk_namespace_info,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -160,12 +160,12 @@ impl Controller {
         lock(&self.shared.pointer)
     }
 
-    pub(super) fn facts(&self) -> stn_spdk_controller_facts {
+    pub(super) fn info(&self) -> stn_spdk_controller_facts {
         let pointer = self.lock();
-        let mut facts = stn_spdk_controller_facts::default();
+        let mut info = stn_spdk_controller_facts::default();
         // SAFETY: a connected controller, under its lock, and a local.
-        unsafe { spdk_sys::stn_spdk_controller_facts(pointer.0.as_ptr(), &raw mut facts) };
-        facts
+        unsafe { spdk_sys::stn_spdk_controller_facts(pointer.0.as_ptr(), &raw mut info) };
+        info
     }
 
     /// The namespace with this number, if it is active.
@@ -183,7 +183,7 @@ impl Controller {
     }
 
     /// The controller's account of its health. Blocks until it has answered.
-    pub(super) fn health(&self) -> Result<Health, Error> {
+    pub(super) fn health(&self) -> Result<HealthLog, Error> {
         let pointer = self.lock();
         let mut log = [0_u8; HEALTH_LOG_BYTES];
         // SAFETY: a connected controller, under its lock, and a local of the length that is told.
@@ -195,7 +195,7 @@ impl Controller {
             )
         };
         match result {
-            0 => Ok(Health::decode(&log)),
+            0 => Ok(HealthLog::decode(&log)),
             _ => Err(Error::os(
                 format!("asking drive {} for its health", self.shared.transport_id),
                 std::io::Error::from_raw_os_error(-result),
@@ -219,12 +219,12 @@ impl Controller {
     pub(super) fn tend_namespace(&self, opened: &Namespace) -> bool {
         self.tend_with(|pointer| {
             // SAFETY: a connected controller, under its lock.
-            let found = unsafe { namespace(pointer, opened.facts.id) };
+            let found = unsafe { namespace(pointer, opened.info.id) };
             found.is_some_and(|found| {
                 found.pointer == opened.pointer
-                    && found.facts.sector_bytes == opened.facts.sector_bytes
-                    && found.facts.metadata_bytes == opened.facts.metadata_bytes
-                    && found.facts.sector_count >= opened.facts.sector_count
+                    && found.info.sector_bytes == opened.info.sector_bytes
+                    && found.info.metadata_bytes == opened.info.metadata_bytes
+                    && found.info.sector_count >= opened.info.sector_count
             })
         })
     }
@@ -446,13 +446,13 @@ pub(super) unsafe fn namespace(
     controller: NonNull<stn_spdk_controller>,
     id: u32,
 ) -> Option<Namespace> {
-    let mut facts = stn_spdk_namespace_facts::default();
+    let mut info = stn_spdk_namespace_info::default();
     // SAFETY: the caller's controller; the namespace is asked while it cannot change.
     unsafe {
         let pointer = spdk_sys::stn_spdk_controller_namespace(controller.as_ptr(), id);
         let pointer = NonNull::new(pointer)?;
-        spdk_sys::stn_spdk_namespace_facts(pointer.as_ptr(), &raw mut facts);
-        Some(Namespace { pointer, facts })
+        spdk_sys::stn_spdk_namespace_info(pointer.as_ptr(), &raw mut info);
+        Some(Namespace { pointer, info })
     }
 }
 

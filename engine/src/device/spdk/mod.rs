@@ -31,11 +31,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use spdk_sys::{stn_spdk_controller_facts, stn_spdk_namespace_facts};
+use spdk_sys::{stn_spdk_controller_facts, stn_spdk_namespace_info};
 
-use super::health::Health;
+use super::health_log::HealthLog;
 use super::kernel::{MAX_QUEUE_DEPTH, OpenMode, Regions, check};
-use super::{Command, Completion, Device, DriveFacts, Operation, SPDK, SubmitError};
+use super::{Command, Completion, Device, DriveInfo, Operation, SPDK, SubmitError};
 use crate::address::{DriveAddress, function_of_transport_id};
 use crate::error::{Error, IoError};
 use crate::limits::BLOCK_BYTES;
@@ -124,7 +124,7 @@ fn open_device(
         wait_for_fence(&address, &lock);
     }
     let controller = Controller::connect(transport_id, timeout)?;
-    let about = controller.facts();
+    let about = controller.info();
     let Some(found) = controller.namespace(namespace) else {
         return Err(Error::DriveNotFound {
             address,
@@ -134,22 +134,22 @@ fn open_device(
             ),
         });
     };
-    let mut facts = facts(transport_id, &about, &found.facts)?;
-    if writable && found.facts.is_write_protected {
+    let mut info = info(transport_id, &about, &found.info)?;
+    if writable && found.info.is_write_protected {
         return Err(Error::Environment(format!(
             "drive {address} ({}): the namespace is write protected; lift that, or open it for reading",
-            facts.serial
+            info.serial
         )));
     }
-    let split = Split::of(&about, &found.facts).ok_or_else(|| too_small(&address, &about))?;
-    let pieces = split.max_pieces(facts.max_transfer_bytes);
-    facts.queue_depth = queue_depth.min((MAX_REQUESTS / pieces) as u32);
-    let requests = (u64::from(facts.queue_depth) * pieces).max(MIN_REQUESTS) as u32;
+    let split = Split::of(&about, &found.info).ok_or_else(|| too_small(&address, &about))?;
+    let pieces = split.max_pieces(info.max_transfer_bytes);
+    info.queue_depth = queue_depth.min((MAX_REQUESTS / pieces) as u32);
+    let requests = (u64::from(info.queue_depth) * pieces).max(MIN_REQUESTS) as u32;
     let queue = controller.queue_pair(requests)?;
     tracing::debug!(
-        drive = facts.address,
-        serial = facts.serial,
-        queue_depth = facts.queue_depth,
+        drive = info.address,
+        serial = info.serial,
+        queue_depth = info.queue_depth,
         requests,
         ?split,
         "opened through SPDK"
@@ -157,15 +157,15 @@ fn open_device(
     Ok(SpdkDevice {
         queue: Some(queue),
         namespace: found,
-        slots: Slots::new(facts.queue_depth, pieces as usize),
-        stalled: VecDeque::with_capacity(facts.queue_depth as usize),
+        slots: Slots::new(info.queue_depth, pieces as usize),
+        stalled: VecDeque::with_capacity(info.queue_depth as usize),
         regions: Regions::new(),
         split,
         mode,
         timeout,
         tended: Instant::now(),
         lost: false,
-        facts,
+        info,
         injector: None,
         lock,
     })
@@ -194,7 +194,7 @@ fn wait_for_fence(address: &str, lock: &DriveLock) {
 ///
 /// # Errors
 /// As [`open`]; [`Error::Environment`] when the drive does not answer.
-pub(crate) fn read_health(transport_id: &str, namespace: u32) -> Result<Health, Error> {
+pub(crate) fn read_health_log(transport_id: &str, namespace: u32) -> Result<HealthLog, Error> {
     let address = DriveAddress::Spdk { transport_id: transport_id.into(), namespace }.to_string();
     let _lock = DriveLock::take(&address, Sharing::Shared)?;
     environment::start(function_of_transport_id(transport_id).is_some())?;
@@ -203,10 +203,7 @@ pub(crate) fn read_health(transport_id: &str, namespace: u32) -> Result<Health, 
 }
 
 impl Split {
-    fn of(
-        about: &stn_spdk_controller_facts,
-        namespace: &stn_spdk_namespace_facts,
-    ) -> Option<Split> {
+    fn of(about: &stn_spdk_controller_facts, namespace: &stn_spdk_namespace_info) -> Option<Split> {
         let boundary =
             u64::from(namespace.optimal_boundary_sectors) * u64::from(namespace.sector_bytes);
         Split::new(about.max_transfer_bytes, boundary)
@@ -222,11 +219,11 @@ fn too_small(address: &str, about: &stn_spdk_controller_facts) -> Error {
 }
 
 /// Facts of a namespace, with a queue depth of 0; an error when it cannot be a drive of ours.
-fn facts(
+fn info(
     transport_id: &str,
     about: &stn_spdk_controller_facts,
-    namespace: &stn_spdk_namespace_facts,
-) -> Result<DriveFacts, Error> {
+    namespace: &stn_spdk_namespace_info,
+) -> Result<DriveInfo, Error> {
     let address = DriveAddress::Spdk { transport_id: transport_id.into(), namespace: namespace.id }
         .to_string();
     let sector_bytes = u64::from(namespace.sector_bytes);
@@ -244,7 +241,7 @@ fn facts(
     }
     let split = Split::of(about, namespace).ok_or_else(|| too_small(&address, about))?;
     let serial = text(&about.serial);
-    Ok(DriveFacts {
+    Ok(DriveInfo {
         address,
         // The namespaces of a controller have one serial number between them.
         serial: match namespace.id {
@@ -287,7 +284,7 @@ struct SpdkDevice {
     tended: Instant,
     /// The drive refused a command as lost; the next poll ends the rest.
     lost: bool,
-    facts: DriveFacts,
+    info: DriveInfo,
     /// In tests.
     injector: Option<inject::Injector>,
     lock: DriveLock,
@@ -313,7 +310,7 @@ impl SpdkDevice {
     fn send(&mut self, slot: u32) -> Sent {
         let Some(queue) = &self.queue else { return Sent::Failed(IoError::Removed) };
         let command = self.slots.command(slot);
-        let sector_bytes = self.namespace.facts.sector_bytes;
+        let sector_bytes = self.namespace.info.sector_bytes;
         while self.slots.has_more_to_send(slot) {
             let sent = self.slots.sent_bytes(slot);
             let offset = command.offset_bytes + u64::from(sent);
@@ -420,8 +417,8 @@ impl SpdkDevice {
     fn lose(&mut self, why: &str) {
         let Some(mut queue) = self.queue.take() else { return };
         tracing::error!(
-            drive = self.facts.address,
-            serial = self.facts.serial,
+            drive = self.info.address,
+            serial = self.info.serial,
             in_flight = self.slots.in_flight(),
             "drive given up: {why}"
         );
@@ -433,7 +430,7 @@ impl SpdkDevice {
         if self.slots.outstanding_pieces() > 0 && !queue.fence() {
             // The drive may write to memory, or read it, whenever it likes: it stays what it is.
             tracing::error!(
-                drive = self.facts.address,
+                drive = self.info.address,
                 "its controller was not reset, as it cannot be or others use it: memory that it may touch is \
                  kept until this process ends"
             );
@@ -448,7 +445,7 @@ impl SpdkDevice {
     fn raise_fence(&self) {
         if let Err(error) = fence::raise(&self.lock.beside("fence")) {
             tracing::error!(
-                drive = self.facts.address,
+                drive = self.info.address,
                 %error,
                 "cannot be noted: open it for writing only after half a minute"
             );
@@ -463,7 +460,7 @@ impl SpdkDevice {
             std::mem::forget(Arc::clone(&self.slots));
             UNACCOUNTED.fetch_add(left.into(), Ordering::AcqRel);
             tracing::error!(
-                drive = self.facts.address,
+                drive = self.info.address,
                 requests = left,
                 "SPDK freed a queue without completing what was on it"
             );
@@ -472,8 +469,8 @@ impl SpdkDevice {
 }
 
 impl Device for SpdkDevice {
-    fn facts(&self) -> &DriveFacts {
-        &self.facts
+    fn info(&self) -> &DriveInfo {
+        &self.info
     }
 
     fn register(&mut self, region: &Arc<Region>) -> Result<(), Error> {
@@ -489,7 +486,7 @@ impl Device for SpdkDevice {
     }
 
     unsafe fn submit(&mut self, command: Command) -> Result<(), SubmitError> {
-        check(&command, &self.facts, self.mode, |address, length| {
+        check(&command, &self.info, self.mode, |address, length| {
             self.regions.find(address, length).is_some()
         })?;
         if self.queue.is_none() || self.lost {
@@ -570,7 +567,7 @@ mod tests {
     fn only_namespaces_that_suit_are_drives() {
         let about =
             stn_spdk_controller_facts { max_transfer_bytes: 128 << 10, ..Default::default() };
-        let namespace = |sector_bytes, metadata_bytes, sector_count| stn_spdk_namespace_facts {
+        let namespace = |sector_bytes, metadata_bytes, sector_count| stn_spdk_namespace_info {
             id: 2,
             sector_bytes,
             metadata_bytes,
@@ -578,14 +575,14 @@ mod tests {
             ..Default::default()
         };
         let id = "trtype:PCIe traddr:0000:04:00.0";
-        let found = facts(id, &about, &namespace(512, 0, 17)).unwrap();
+        let found = info(id, &about, &namespace(512, 0, 17)).unwrap();
         assert_eq!(found.capacity_bytes, 8192);
         assert_eq!(found.address, format!("{id} ns:2"));
         assert_eq!(found.serial, "-ns2");
         for bad in [namespace(520, 0, 17), namespace(512, 8, 17), namespace(512, 0, 7)] {
-            assert!(matches!(facts(id, &about, &bad), Err(Error::Environment(_))));
+            assert!(matches!(info(id, &about, &bad), Err(Error::Environment(_))));
         }
         let tiny = stn_spdk_controller_facts { max_transfer_bytes: 512, ..about };
-        assert!(facts(id, &tiny, &namespace(512, 0, 17)).is_err());
+        assert!(info(id, &tiny, &namespace(512, 0, 17)).is_err());
     }
 }

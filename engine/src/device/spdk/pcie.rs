@@ -8,10 +8,10 @@ use std::ptr::NonNull;
 
 use spdk_sys::{stn_spdk_controller, stn_spdk_controller_facts};
 
-use super::{controller, environment, facts};
+use super::{controller, environment, info};
 use crate::address::DriveAddress;
 use crate::device::pci::is_user_space_driver;
-use crate::device::{DriveFacts, inventory};
+use crate::device::{DriveInfo, inventory};
 use crate::error::Error;
 
 /// Refuses a function that SPDK cannot have, before SPDK tries.
@@ -75,9 +75,9 @@ pub(super) fn owner(function: &str) -> Option<String> {
 ///
 /// # Errors
 /// [`Error::Environment`] when SPDK does not start.
-pub fn list_pcie() -> Result<Vec<DriveFacts>, Error> {
+pub fn list_pcie() -> Result<Vec<DriveInfo>, Error> {
     environment::start(true)?;
-    let mut found: Vec<DriveFacts> = Vec::new();
+    let mut found: Vec<DriveInfo> = Vec::new();
     // SAFETY: `visit` gets the vector, which outlives the call and is used by nobody else meanwhile.
     let result = unsafe { spdk_sys::stn_spdk_pcie_list(Some(visit), (&raw mut found).cast()) };
     if result < 0 {
@@ -96,7 +96,7 @@ unsafe extern "C" fn visit(
 ) {
     // SAFETY: the context is `list_pcie`'s vector, and the address a string for this call's length.
     let (found, address) =
-        unsafe { (&mut *context.cast::<Vec<DriveFacts>>(), CStr::from_ptr(address)) };
+        unsafe { (&mut *context.cast::<Vec<DriveInfo>>(), CStr::from_ptr(address)) };
     let Some(controller) = NonNull::new(controller) else { return };
     let parsed = address.to_string_lossy().parse::<DriveAddress>();
     let Ok(DriveAddress::Spdk { transport_id, .. }) = parsed else { return };
@@ -106,8 +106,8 @@ unsafe extern "C" fn visit(
         spdk_sys::stn_spdk_controller_facts(controller.as_ptr(), &raw mut about);
         for id in controller::namespaces(controller) {
             let Some(namespace) = controller::namespace(controller, id) else { continue };
-            if let Ok(facts) = facts(&transport_id, &about, &namespace.facts) {
-                found.push(facts);
+            if let Ok(info) = info(&transport_id, &about, &namespace.info) {
+                found.push(info);
             }
         }
     }

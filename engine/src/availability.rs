@@ -7,7 +7,7 @@ use crate::units::{Copies, DriveIndex};
 
 /// Whether a checkpoint's data can be had from the drives that take part.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Health {
+pub enum Availability {
     /// Every chunk is there, in as many copies as the pool was made for.
     Whole,
     /// Every chunk is there, but some in one copy only.
@@ -32,7 +32,7 @@ impl Spread {
     }
 
     /// What the drives that the label calls members hold of it.
-    pub(crate) fn health(&self, label: &Label) -> Health {
+    pub(crate) fn health(&self, label: &Label) -> Availability {
         let entry = |drive: DriveIndex| &label.drives[drive.as_usize()];
         let holds = |drive: &DriveIndex| entry(*drive).state == DriveState::Member;
         let (mut lost, mut drives) = (0, Vec::new());
@@ -50,9 +50,9 @@ impl Spread {
         if lost > 0 {
             drives.sort();
             drives.dedup();
-            return Health::Lost { chunks: lost, drives };
+            return Availability::Lost { chunks: lost, drives };
         }
-        if any_thin { Health::OneCopy } else { Health::Whole }
+        if any_thin { Availability::OneCopy } else { Availability::Whole }
     }
 }
 
@@ -67,16 +67,16 @@ mod tests {
         use DriveState::{Absent, Member, Rebuilding};
         let at = |drive| Location { drive: DriveIndex(drive), slot: 0 };
         let mut spread = Spread::default();
-        assert_eq!(spread.health(&mirror_label(&[Absent, Member, Member])), Health::Whole);
+        assert_eq!(spread.health(&mirror_label(&[Absent, Member, Member])), Availability::Whole);
         spread.add(Copies { first: at(0), second: Some(at(1)) });
         spread.add(Copies { first: at(1), second: Some(at(2)) });
         let health = |states| spread.health(&mirror_label(states));
-        assert_eq!(health(&[Member, Member, Member]), Health::Whole);
-        assert_eq!(health(&[Absent, Member, Member]), Health::OneCopy);
-        assert_eq!(health(&[Rebuilding, Member, Member]), Health::OneCopy);
+        assert_eq!(health(&[Member, Member, Member]), Availability::Whole);
+        assert_eq!(health(&[Absent, Member, Member]), Availability::OneCopy);
+        assert_eq!(health(&[Rebuilding, Member, Member]), Availability::OneCopy);
         let drives = vec!["S1".to_owned(), "S2".to_owned()];
-        assert_eq!(health(&[Absent, Absent, Member]), Health::Lost { chunks: 1, drives });
+        assert_eq!(health(&[Absent, Absent, Member]), Availability::Lost { chunks: 1, drives });
         spread.add(Copies::one(at(2)));
-        assert_eq!(spread.health(&mirror_label(&[Member, Member, Member])), Health::OneCopy);
+        assert_eq!(spread.health(&mirror_label(&[Member, Member, Member])), Availability::OneCopy);
     }
 }

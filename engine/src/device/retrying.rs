@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::status::{self, Action};
-use super::{Command, Completion, Device, DmaSlice, DriveFacts, Operation, SubmitError};
+use super::{Command, Completion, Device, DmaSlice, DriveInfo, Operation, SubmitError};
 use crate::error::{Error, IoError};
 use crate::memory::Region;
 
@@ -45,7 +45,7 @@ struct Retry {
 }
 
 /// The device.
-pub(crate) struct Patient {
+pub(crate) struct Retrying {
     device: Box<dyn Device>,
     /// The number of an attempt is the tag that the device gets.
     attempts: Box<[Attempt]>,
@@ -58,17 +58,17 @@ pub(crate) struct Patient {
     told: bool,
 }
 
-impl Patient {
+impl Retrying {
     /// Gives `device`'s drive another chance.
     pub(crate) fn over(device: Box<dyn Device>) -> Box<dyn Device> {
-        let depth = device.facts().queue_depth.max(1);
+        let depth = device.info().queue_depth.max(1);
         let command = Command {
             operation: Operation::Flush,
             offset_bytes: 0,
             memory: DmaSlice::EMPTY,
             tag: 0,
         };
-        Box::new(Patient {
+        Box::new(Retrying {
             device,
             attempts: vec![Attempt { command, retry: None }; depth as usize].into(),
             free: (0..depth).rev().collect(),
@@ -108,8 +108,8 @@ impl Patient {
         attempt.retry = Some(retry);
         self.paused.push_back(number);
         if !std::mem::replace(&mut self.told, true) {
-            let facts = self.device.facts();
-            let (drive, serial) = (&facts.address, &facts.serial);
+            let info = self.device.info();
+            let (drive, serial) = (&info.address, &info.serial);
             let Command { operation, offset_bytes, .. } = attempt.command;
             tracing::warn!(drive, serial, ?operation, offset_bytes, %error, "trying again");
         }
@@ -155,9 +155,9 @@ fn with_tag(command: Command, number: u32) -> Command {
     Command { tag: u64::from(number), ..command }
 }
 
-impl Device for Patient {
-    fn facts(&self) -> &DriveFacts {
-        self.device.facts()
+impl Device for Retrying {
+    fn info(&self) -> &DriveInfo {
+        self.device.info()
     }
 
     fn register(&mut self, region: &Arc<Region>) -> Result<(), Error> {
@@ -229,7 +229,7 @@ mod tests {
     impl Rig {
         fn new() -> Rig {
             let sim = SimDrive::new(SimConfig::default()).unwrap();
-            let mut device = Patient::over(Box::new(sim.open().unwrap()));
+            let mut device = Retrying::over(Box::new(sim.open().unwrap()));
             let region = Arc::new(Region::new(1 << 20, HugePages::Off).unwrap());
             device.register(&region).unwrap();
             Rig { sim, device, region }
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn what_is_sent_again_counts_as_in_flight_and_a_full_queue_is_told() {
         let mut rig = Rig::new();
-        let depth = rig.device.facts().queue_depth;
+        let depth = rig.device.info().queue_depth;
         rig.fail(Operation::Write, When::From(0), Effect::Refuse(NOT_READY));
         for tag in 0..u64::from(depth) {
             assert_eq!(rig.submit(Operation::Write, tag), Ok(()));

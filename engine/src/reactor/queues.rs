@@ -29,7 +29,7 @@ pub(crate) const KEEPER_CREDITS: usize = 64;
 /// Who gets the answer to a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reply {
-    /// Index into `Fabric::done`: a reactor's number, or beyond those one for each remote drive.
+    /// Index into `Queues::done`: a reactor's number, or beyond those one for each remote drive.
     pub(crate) to: u16,
     /// The asker's own.
     pub(crate) token: u64,
@@ -92,7 +92,7 @@ pub(crate) struct Route {
 }
 
 /// All queues.
-pub(crate) struct Fabric {
+pub(crate) struct Queues {
     pub(crate) reactors: Vec<ReactorEnd>,
     /// By `Reply::to`.
     pub(crate) done: Vec<Arc<ArrayQueue<Done>>>,
@@ -107,7 +107,7 @@ pub(crate) struct Fabric {
     pub(crate) conditions: Arc<Conditions>,
 }
 
-impl Fabric {
+impl Queues {
     /// The queues between a keeper and reactors that sleep on these parkers. `routes` has one for
     /// each drive.
     pub(crate) fn new(
@@ -117,10 +117,10 @@ impl Fabric {
         routes: Vec<Route>,
         layout: Layout,
         conditions: Arc<Conditions>,
-    ) -> Fabric {
+    ) -> Queues {
         let count = reactors.len();
         let ends = reactors.iter().map(|parker| ReactorEnd {
-            inbox: ArrayQueue::new(Fabric::inbox_capacity(count)),
+            inbox: ArrayQueue::new(Queues::inbox_capacity(count)),
             control: ControlQueue::default(),
             unparker: parker.unparker().clone(),
         });
@@ -128,7 +128,7 @@ impl Fabric {
         let reactor_done = reactors.iter().map(|_| CREDITS + OPERATIONS);
         let drive_done = routes.iter().map(|_| KEEPER_CREDITS);
         let done = reactor_done.chain(drive_done);
-        Fabric {
+        Queues {
             reactors: ends.collect(),
             done: done.map(|capacity| Arc::new(ArrayQueue::new(capacity))).collect(),
             keeper: ArrayQueue::new(count * (OPERATIONS + CREDITS)),

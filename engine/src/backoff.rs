@@ -24,7 +24,7 @@ pub(crate) enum Pause {
 pub(crate) const MAX_PARK: Duration = Duration::from_millis(50);
 
 /// Counts how long nothing happened.
-pub(crate) struct Idle {
+pub(crate) struct Backoff {
     since: Option<Instant>,
     spins: u32,
     spin_time: Duration,
@@ -42,40 +42,41 @@ pub(crate) struct Idle {
 /// Of so many pauses one spins, to see whether that pays again.
 const PROBE_EVERY: u32 = 32;
 
-impl Idle {
+impl Backoff {
     /// For a reactor. It spins for long enough after the last work that a trainer which is preempted
     /// for a time slice finds it awake; unless its drives are interrupt driven, since then the
     /// kernel's own work may want the core: then it naps, and longer while a drive takes long.
-    pub(crate) fn reactor(interrupt_driven: bool) -> Idle {
+    pub(crate) fn reactor(interrupt_driven: bool) -> Backoff {
         let (park_after, nap) = (Duration::from_millis(20), Duration::from_micros(50));
         if !interrupt_driven {
-            return Idle::new(Duration::from_millis(10), park_after, nap);
+            return Backoff::new(Duration::from_millis(10), park_after, nap);
         }
         let longest_nap = Duration::from_micros(200);
-        let idle = Idle::new(Duration::from_micros(50), park_after, nap);
-        Idle { longest_nap, learns: true, ..idle }
+        let backoff = Backoff::new(Duration::from_micros(50), park_after, nap);
+        Backoff { longest_nap, learns: true, ..backoff }
     }
 
     /// For a checksum helper: chunks come every few hundred microseconds, so it naps early. Its naps
     /// grow, since each costs its core two switches and a timer: where chunks come every millisecond,
     /// steady naps of 50 microseconds cost several times what the checksums do. They grow no faster
     /// than the wait itself, so that a checksum is late by no more than the time without work.
-    pub(crate) fn helper() -> Idle {
+    pub(crate) fn helper() -> Backoff {
         let longest_nap = Duration::from_micros(400);
         let nap = Duration::from_micros(50);
-        let idle = Idle::new(Duration::from_micros(20), Duration::from_millis(20), nap);
-        Idle { longest_nap, learns: true, ..idle }
+        let backoff = Backoff::new(Duration::from_micros(20), Duration::from_millis(20), nap);
+        Backoff { longest_nap, learns: true, ..backoff }
     }
 
     /// For a trainer that waits for completions.
-    pub(crate) fn waiter() -> Idle {
-        let idle = Idle::new(Duration::from_micros(50), Duration::from_micros(50), Duration::ZERO);
-        Idle { learns: true, ..idle }
+    pub(crate) fn waiter() -> Backoff {
+        let backoff =
+            Backoff::new(Duration::from_micros(50), Duration::from_micros(50), Duration::ZERO);
+        Backoff { learns: true, ..backoff }
     }
 
-    fn new(spin_time: Duration, park_after: Duration, nap: Duration) -> Idle {
+    fn new(spin_time: Duration, park_after: Duration, nap: Duration) -> Backoff {
         let (shortest_nap, longest_nap) = (nap, nap);
-        Idle {
+        Backoff {
             since: None,
             spins: 0,
             spin_time,
@@ -135,46 +136,46 @@ pub(crate) fn shorten_timer_slack() {
 mod tests {
     use super::*;
 
-    fn later(idle: &mut Idle) -> Pause {
-        (0..64).map(|_| idle.next(false)).find(|p| *p != Pause::Spin).unwrap_or(Pause::Spin)
+    fn later(backoff: &mut Backoff) -> Pause {
+        (0..64).map(|_| backoff.next(false)).find(|p| *p != Pause::Spin).unwrap_or(Pause::Spin)
     }
 
     #[test]
     fn spin_then_nap_then_park() {
-        let mut idle = Idle::helper();
-        assert_eq!(idle.next(false), Pause::Spin);
+        let mut backoff = Backoff::helper();
+        assert_eq!(backoff.next(false), Pause::Spin);
         std::thread::sleep(Duration::from_millis(1));
-        assert!(matches!(later(&mut idle), Pause::Nap(_)));
-        assert_eq!(idle.next(true), Pause::Spin);
+        assert!(matches!(later(&mut backoff), Pause::Nap(_)));
+        assert_eq!(backoff.next(true), Pause::Spin);
         std::thread::sleep(Duration::from_millis(25));
-        assert!(matches!(later(&mut idle), Pause::Park(_)));
-        idle.reset();
-        assert!(matches!(idle.next(false), Pause::Nap(_)));
+        assert!(matches!(later(&mut backoff), Pause::Park(_)));
+        backoff.reset();
+        assert!(matches!(backoff.next(false), Pause::Nap(_)));
     }
 
     #[test]
     fn whoever_spun_in_vain_naps_at_once_and_tries_again_later() {
-        let mut idle = Idle::waiter();
-        assert_eq!(idle.next(false), Pause::Spin);
+        let mut backoff = Backoff::waiter();
+        assert_eq!(backoff.next(false), Pause::Spin);
         std::thread::sleep(Duration::from_millis(1));
-        idle.reset();
+        backoff.reset();
         for _ in 1..PROBE_EVERY {
-            assert_ne!(idle.next(false), Pause::Spin);
+            assert_ne!(backoff.next(false), Pause::Spin);
             std::thread::sleep(Duration::from_millis(1));
-            idle.reset();
+            backoff.reset();
         }
-        assert_eq!(idle.next(false), Pause::Spin);
+        assert_eq!(backoff.next(false), Pause::Spin);
     }
 
     #[test]
     fn naps_grow_until_there_is_work() {
-        let mut idle = Idle::helper();
+        let mut backoff = Backoff::helper();
         let mut naps = || {
-            idle.spinning_pays = true;
-            assert_eq!(idle.next(false), Pause::Spin);
+            backoff.spinning_pays = true;
+            assert_eq!(backoff.next(false), Pause::Spin);
             std::thread::sleep(Duration::from_millis(1));
-            let naps: Vec<_> = (0..6).map(|_| later(&mut idle)).collect();
-            idle.reset();
+            let naps: Vec<_> = (0..6).map(|_| later(&mut backoff)).collect();
+            backoff.reset();
             naps
         };
         let expected =

@@ -2,7 +2,7 @@
 
 /// Facts about a drive that do not change while it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DriveFacts {
+pub struct DriveInfo {
     /// The address it was opened by.
     pub address: String,
     /// Serial number as the drive tells it, trimmed; for a file, its device and inode number.

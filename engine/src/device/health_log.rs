@@ -16,8 +16,8 @@ pub const HEALTH_LOG_BYTES: usize = 512;
 
 /// What a drive tells of its health.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Health {
-    /// Bits of trouble; [`Health::warnings`] has them in words.
+pub struct HealthLog {
+    /// Bits of trouble; [`HealthLog::warnings`] has them in words.
     pub critical_warning: u8,
     /// Degrees Celsius; absent where the drive does not tell.
     pub temperature_celsius: Option<i32>,
@@ -33,16 +33,16 @@ pub struct Health {
     pub media_errors: u64,
 }
 
-impl Health {
+impl HealthLog {
     /// Reads the log page. Every value of its bytes means something.
-    pub fn decode(log: &[u8; HEALTH_LOG_BYTES]) -> Health {
+    pub fn decode(log: &[u8; HEALTH_LOG_BYTES]) -> HealthLog {
         // 128-bit counters; one that passes 64 bits is as alarming as the largest of those.
         let counter = |at: usize| {
             let bytes: [u8; 16] = std::array::from_fn(|byte| log[at + byte]);
             u64::try_from(u128::from_le_bytes(bytes)).unwrap_or(u64::MAX)
         };
         let kelvin = u16::from_le_bytes([log[1], log[2]]);
-        Health {
+        HealthLog {
             critical_warning: log[0],
             temperature_celsius: (kelvin != 0).then(|| i32::from(kelvin) - 273),
             spare_percent: log[3],
@@ -76,7 +76,7 @@ impl Health {
 ///
 /// # Errors
 /// When the drive cannot be asked.
-pub fn read_health(address: &DriveAddress) -> Result<Option<Health>, Error> {
+pub fn read_health_log(address: &DriveAddress) -> Result<Option<HealthLog>, Error> {
     match address {
         DriveAddress::Path(path) => match controller_of(&System::live(), path) {
             Some(controller) => through_kernel(&controller).map(Some),
@@ -84,7 +84,7 @@ pub fn read_health(address: &DriveAddress) -> Result<Option<Health>, Error> {
         },
         #[cfg(feature = "spdk")]
         DriveAddress::Spdk { transport_id, namespace } => {
-            super::spdk::read_health(transport_id, *namespace).map(Some)
+            super::spdk::read_health_log(transport_id, *namespace).map(Some)
         }
         #[cfg(not(feature = "spdk"))]
         DriveAddress::Spdk { .. } => {
@@ -129,7 +129,7 @@ struct PassThrough {
 }
 
 #[allow(unsafe_code)]
-fn through_kernel(controller: &Path) -> Result<Health, Error> {
+fn through_kernel(controller: &Path) -> Result<HealthLog, Error> {
     /// `_IOWR('N', 0x41, struct nvme_passthru_cmd)`.
     const ADMIN_COMMAND: u64 = 0xC048_4E41;
     const _: () = assert!(size_of::<PassThrough>() == 0x48);
@@ -151,7 +151,7 @@ fn through_kernel(controller: &Path) -> Result<Health, Error> {
     // most `data_bytes` to `log`, which outlives the call and is used by nobody else meanwhile.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), ADMIN_COMMAND as _, &raw mut command) };
     match result {
-        0 => Ok(Health::decode(&log)),
+        0 => Ok(HealthLog::decode(&log)),
         status if status > 0 => {
             let (sct, sc) = ((status >> 8 & 7) as u8, (status & 0xff) as u8);
             let source = IoError::Nvme { sct, sc, dnr: status & 0x4000 != 0 };
@@ -173,21 +173,21 @@ mod tests {
         log[3..6].copy_from_slice(&[7, 10, 120]);
         log[144] = 3;
         log[160..176].fill(0xff);
-        let health = Health::decode(&log);
+        let health = HealthLog::decode(&log);
         assert_eq!(health.warnings(), ["spare blocks run out", "the medium is read-only"]);
         assert_eq!(health.temperature_celsius, Some(50));
         assert_eq!((health.spare_percent, health.spare_threshold_percent), (7, 10));
         assert_eq!((health.used_percent, health.unsafe_shutdowns), (120, 3));
         assert_eq!(health.media_errors, u64::MAX);
-        let silent = Health::decode(&[0; HEALTH_LOG_BYTES]);
+        let silent = HealthLog::decode(&[0; HEALTH_LOG_BYTES]);
         assert!(silent.warnings().is_empty() && silent.temperature_celsius.is_none());
-        assert_eq!(Health::decode(&[0xff; HEALTH_LOG_BYTES]).warnings().len(), 8);
+        assert_eq!(HealthLog::decode(&[0xff; HEALTH_LOG_BYTES]).warnings().len(), 8);
     }
 
     #[test]
     fn a_file_keeps_no_account() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let address = DriveAddress::Path(file.path().to_owned());
-        assert_eq!(read_health(&address).unwrap(), None);
+        assert_eq!(read_health_log(&address).unwrap(), None);
     }
 }
