@@ -11,8 +11,8 @@
 //! enough evidence at recovery. A failure in step 1 leaves the pool as it was. After a failure in
 //! steps 2 to 4 nobody knows what is durable: the pool refuses writes until it is opened again.
 
-use crate::drives::{DriveCommand, Drives};
-use crate::error::{Error, IoError};
+use crate::drives::{DriveCommand, Drives, flush_all, run_all};
+use crate::error::Error;
 use crate::format::{Label, Root, Zone};
 use crate::planted::{Bug, planted};
 use crate::units::DriveIndex;
@@ -87,7 +87,8 @@ impl CommitPlan {
     }
 
     fn flush(&self, drives: &mut dyn Drives) -> Result<(), CommitFailure> {
-        flush_all(drives, &self.label).map_err(|error| CommitFailure { stage: Stage::Flush, error })
+        flush_all(drives, self.label.live())
+            .map_err(|error| CommitFailure { stage: Stage::Flush, error })
     }
 
     fn write_roots(&self, drives: &mut dyn Drives, zone: Zone) -> Result<(), CommitFailure> {
@@ -112,37 +113,5 @@ impl CommitPlan {
             })
             .collect();
         run_all(drives, &mut batch).map_err(|error| CommitFailure { stage: Stage::Root, error })
-    }
-}
-
-/// Flushes every drive that takes part.
-pub(crate) fn flush_all(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
-    let mut batch: Vec<_> = label.live().map(|drive| DriveCommand::Flush { drive }).collect();
-    run_all(drives, &mut batch)
-}
-
-/// Runs a batch; the first failure becomes an error that names drive, place and status.
-pub(crate) fn run_all(
-    drives: &mut dyn Drives,
-    batch: &mut [DriveCommand<'_>],
-) -> Result<(), Error> {
-    let statuses = drives.run(batch);
-    for (command, status) in batch.iter().zip(statuses) {
-        if let Err(source) = status {
-            return Err(io_error(drives, command, source));
-        }
-    }
-    Ok(())
-}
-
-/// The error of one failed command.
-pub(crate) fn io_error(drives: &dyn Drives, command: &DriveCommand<'_>, source: IoError) -> Error {
-    let info = &drives.info()[command.drive().as_usize()];
-    Error::Io {
-        serial: info.serial.clone(),
-        address: info.address.clone(),
-        what: command.what(),
-        offset_bytes: command.offset_bytes(),
-        source,
     }
 }

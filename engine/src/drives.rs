@@ -6,7 +6,7 @@
 //! way through the reactors while a pool is open.
 
 use crate::drive_info::DriveInfo;
-use crate::error::IoError;
+use crate::error::{Error, IoError};
 use crate::units::DriveIndex;
 
 /// One metadata command. Offsets and lengths are whole blocks.
@@ -77,4 +77,54 @@ pub trait Drives {
     /// Runs a batch to its end. The result has one status per command, in the batch's order; a
     /// failed command does not stop the others.
     fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), IoError>>;
+}
+
+/// Flushes these drives.
+pub(crate) fn flush_all(
+    drives: &mut dyn Drives,
+    which: impl Iterator<Item = DriveIndex>,
+) -> Result<(), Error> {
+    let mut batch: Vec<_> = which.map(|drive| DriveCommand::Flush { drive }).collect();
+    run_all(drives, &mut batch)
+}
+
+/// Runs a batch; the first failure becomes an error that names drive, place and status.
+pub(crate) fn run_all(
+    drives: &mut dyn Drives,
+    batch: &mut [DriveCommand<'_>],
+) -> Result<(), Error> {
+    let statuses = drives.run(batch);
+    for (command, status) in batch.iter().zip(statuses) {
+        if let Err(source) = status {
+            return Err(io_error(drives, command, source));
+        }
+    }
+    Ok(())
+}
+
+/// The error of one failed command.
+pub(crate) fn io_error(drives: &dyn Drives, command: &DriveCommand<'_>, source: IoError) -> Error {
+    error_at(drives, command.drive(), command.what(), command.offset_bytes(), source)
+}
+
+/// The error of a read that failed.
+pub(crate) fn read_error(
+    drives: &dyn Drives,
+    drive: DriveIndex,
+    offset_bytes: u64,
+    source: IoError,
+) -> Error {
+    error_at(drives, drive, "read", offset_bytes, source)
+}
+
+fn error_at(
+    drives: &dyn Drives,
+    drive: DriveIndex,
+    what: &'static str,
+    offset_bytes: u64,
+    source: IoError,
+) -> Error {
+    let info = &drives.info()[drive.as_usize()];
+    let (serial, address) = (info.serial.clone(), info.address.clone());
+    Error::Io { serial, address, what, offset_bytes, source }
 }

@@ -1,6 +1,6 @@
 //! Reading metadata objects: the same bytes lie on every drive, and any sound copy will do.
 
-use crate::drives::{DriveCommand, Drives};
+use crate::drives::{DriveCommand, Drives, read_error};
 use crate::error::{Damage, Error, IoError};
 use crate::format::{CatalogueEntry, FormatError, Label, Manifest, MetaExtent, SegmentTable};
 use crate::units::DriveIndex;
@@ -133,18 +133,6 @@ pub(crate) fn unread(drives: &dyn Drives, bad: &[BadCopy]) -> Result<(), Error> 
         }
         None => Ok(()),
     }
-}
-
-/// The error of a read that failed.
-pub(crate) fn read_error(
-    drives: &dyn Drives,
-    drive: DriveIndex,
-    offset_bytes: u64,
-    source: IoError,
-) -> Error {
-    let info = &drives.info()[drive.as_usize()];
-    let (serial, address) = (info.serial.clone(), info.address.clone());
-    Error::Io { serial, address, what: "read", offset_bytes, source }
 }
 
 /// The manifest of a catalogue entry.

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use crate::drive_info::DriveInfo;
-use crate::drives::{DriveCommand, Drives};
+use crate::drives::{DriveCommand, Drives, read_error};
 use crate::error::{Damage, Error, IoError};
 use crate::format::{Catalogue, FormatError, Label, Layout, Manifest, Root, SegmentTable, Zone};
 use crate::limits::{BLOCK_BYTES, ROOT_SLOTS};
@@ -68,7 +68,7 @@ pub(crate) fn read_labels(drives: &mut dyn Drives, index: usize) -> Result<Drive
     }
     let Some(label) = sound else {
         return Err(match unread {
-            Some((offset, error)) => metadata::read_error(drives, drive, offset, error),
+            Some((offset, error)) => read_error(drives, drive, offset, error),
             None => no_label(&info, wrong),
         });
     };
@@ -222,9 +222,7 @@ pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots
 /// which generation is its newest.
 pub(crate) fn unread_root(drives: &dyn Drives, roots: &Roots) -> Result<(), Error> {
     match roots.bad.iter().find_map(|bad| bad.unread.map(|error| (bad, error))) {
-        Some((bad, source)) => {
-            Err(metadata::read_error(drives, bad.drive, bad.offset_bytes, source))
-        }
+        Some((bad, source)) => Err(read_error(drives, bad.drive, bad.offset_bytes, source)),
         None => Ok(()),
     }
 }

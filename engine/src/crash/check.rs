@@ -364,7 +364,7 @@ pub(super) fn verify_checkpoint(
                 let offset_bytes = label.layout.slot_offset(location.slot);
                 let mut batch =
                     [DriveCommand::Read { drive: location.drive, offset_bytes, into: &mut bytes }];
-                if let Err(error) = crate::commit::run_all(drives, &mut batch) {
+                if let Err(error) = crate::drives::run_all(drives, &mut batch) {
                     return Ok(Some(error));
                 }
                 let (data, padding) = bytes.split_at(len_bytes);

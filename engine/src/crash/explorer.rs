@@ -133,7 +133,7 @@ impl<'a> Explorer<'a> {
             })
             .collect();
         let mut direct = self.lab.drive(&forks).map_err(|error| error.to_string())?;
-        crate::commit::run_all(&mut direct, &mut writes).map_err(|error| error.to_string())?;
+        crate::drives::run_all(&mut direct, &mut writes).map_err(|error| error.to_string())?;
         Ok(forks)
     }
 

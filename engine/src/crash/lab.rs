@@ -178,7 +178,7 @@ impl Base {
         }
         let flushes =
             (0..drives as u16).map(|drive| DriveCommand::Flush { drive: DriveIndex(drive) });
-        crate::commit::run_all(&mut direct, &mut flushes.collect::<Vec<_>>())?;
+        crate::drives::run_all(&mut direct, &mut flushes.collect::<Vec<_>>())?;
         drop(direct);
         let generation = state.root().generation.0;
         let contents = Contents::from([(name, Stored::Ballast)]);

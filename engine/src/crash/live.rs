@@ -266,7 +266,7 @@ impl<'a> Live<'a> {
             })
             .collect();
         let mut watched = Watched { drives: &mut self.drives, explorer: &mut self.explorer };
-        let written = crate::commit::run_all(&mut watched, &mut batch);
+        let written = crate::drives::run_all(&mut watched, &mut batch);
         self.stopped()?;
         written.map_err(Stop::Refused)?;
         Ok(sums)

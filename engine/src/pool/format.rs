@@ -9,13 +9,12 @@ use std::path::Path;
 use uuid::Uuid;
 
 use crate::address::DriveAddress;
-use crate::commit::{flush_all, run_all};
 use crate::device::kernel::{self, OpenMode};
 use crate::device::retrying::Retrying;
 use crate::device::safety::{self, Findings, PROBE_BYTES, content_signature};
 use crate::device::{Device, DriveInfo};
 use crate::direct::DirectDrives;
-use crate::drives::{DriveCommand, Drives};
+use crate::drives::{DriveCommand, Drives, flush_all, run_all};
 use crate::error::Error;
 use crate::format::MAX_SERIAL_BYTES;
 use crate::format::{
@@ -401,7 +400,7 @@ pub(super) fn label_serial(info: &DriveInfo) -> String {
 pub(crate) fn write_pool(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
     erase(drives, label, &label.live().collect::<Vec<_>>())?;
     let root = write_first_catalogue(drives, label)?;
-    flush_all(drives, label)?;
+    flush_all(drives, label.live())?;
     for zone in [Zone::Front, Zone::Back] {
         for (index, entry) in label.drives.iter().enumerate() {
             let offset = label.layout.root_offset(zone, root.generation, entry.capacity_bytes);
@@ -441,7 +440,7 @@ pub(super) fn erase(
         }));
     }
     run_all(drives, &mut batch)?;
-    flush_all(drives, label)
+    flush_all(drives, label.live())
 }
 
 fn write_first_catalogue(drives: &mut dyn Drives, label: &Label) -> Result<Root, Error> {

@@ -8,7 +8,7 @@ use crate::device::missing::MissingDrive;
 use crate::device::retrying::Retrying;
 use crate::device::{self, Device, DriveInfo};
 use crate::direct::DirectDrives;
-use crate::drives::{DriveCommand, Drives};
+use crate::drives::{DriveCommand, Drives, flush_all, run_all};
 use crate::error::{Error, ErrorKind};
 use crate::format::{Catalogue, DriveState, Label, Layout};
 use crate::lock::{PoolLock, Sharing};
@@ -252,10 +252,10 @@ pub(crate) fn write_labels(drives: &mut dyn Drives, label: &Label) -> Result<(),
             let block = own.encode(offset_bytes);
             let write =
                 DriveCommand::Write { drive: index, offset_bytes, data: &block, durable: true };
-            crate::commit::run_all(drives, &mut [write])?;
+            run_all(drives, &mut [write])?;
         }
     }
-    crate::commit::flush_all(drives, label)
+    flush_all(drives, label.live())
 }
 
 /// Notices about drives that take no part, or not yet the whole part.
@@ -301,7 +301,7 @@ pub(super) fn repair_labels(
             let drive = DriveIndex(index as u16);
             let mut batch =
                 [DriveCommand::Write { drive, offset_bytes: *offset, data: &block, durable: true }];
-            crate::commit::run_all(drives, &mut batch)?;
+            run_all(drives, &mut batch)?;
             notices.push(Notice::Repaired(damage.clone()));
         }
     }

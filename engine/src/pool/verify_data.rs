@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::commit;
-use crate::drives::DriveCommand;
+use crate::drives::{DriveCommand, flush_all};
 use crate::error::{Damage, Error};
 use crate::format::{Label, SegmentTable};
 use crate::limits::BLOCK_BYTES;
@@ -234,7 +233,7 @@ impl<'a> DataPass<'a> {
         }
         let label = self.label;
         let flushed =
-            self.pool.shared.on_keeper(move |keeper| commit::flush_all(keeper.drives(), &label))?;
+            self.pool.shared.on_keeper(move |keeper| flush_all(keeper.drives(), label.live()))?;
         match flushed {
             Ok(()) => self.report.repaired.extend(self.mended),
             Err(error) => {
