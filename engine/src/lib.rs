@@ -1,7 +1,6 @@
 //! The Stanchion engine. See ARCHITECTURE.md for the path of the bytes and who owns what when.
 
 pub mod address;
-mod availability;
 mod backoff;
 #[cfg(any(test, feature = "bench"))]
 pub mod bench;
@@ -20,9 +19,7 @@ pub mod format;
 pub mod fuzz;
 pub mod limits;
 mod lock;
-mod membership;
 pub mod memory;
-mod metadata;
 mod name;
 mod notice;
 mod placement;
@@ -35,7 +32,6 @@ mod session;
 mod state;
 pub mod units;
 
-pub use availability::Availability;
 pub use error::{Damage, Error, ErrorKind, IoError};
 pub use format::{DriveState, Redundancy};
 pub use name::{CheckpointName, check_base_name};
@@ -46,4 +42,4 @@ pub use pool::{
     format_on as format_pool_on, survey,
 };
 pub use session::{OpenedSegment, Session, SessionBuffer, SessionOptions};
-pub use state::CheckpointSpec;
+pub use state::{Availability, CheckpointSpec};

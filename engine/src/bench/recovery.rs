@@ -10,8 +10,8 @@ use crate::error::Error;
 use crate::limits::ROOT_SLOTS;
 use crate::memory::HugePages;
 use crate::name::CheckpointName;
-use crate::pool::open::{self, Identified, Opening};
 use crate::pool::{FormatOptions, format_on};
+use crate::recover::opening::{Identified, Opening, identify, recover_state};
 use crate::state::{BeginError, CheckpointSpec, Planned, State};
 use crate::units::Generation;
 
@@ -91,11 +91,9 @@ impl RecoveryHarness {
 
     fn recover(&mut self) -> Result<State, Error> {
         let mut notices = Vec::new();
-        let Identified { labels, membership } =
-            open::identify(&mut self.drives, false, &mut notices)?;
+        let Identified { labels, membership } = identify(&mut self.drives, false, &mut notices)?;
         let opening = Opening { writable: true, degraded: false, now_unix_ns: 0 };
-        let state =
-            open::recover_state(&mut self.drives, labels, &membership, opening, &mut notices)?;
+        let state = recover_state(&mut self.drives, labels, &membership, opening, &mut notices)?;
         assert!(notices.is_empty(), "{notices:?}");
         Ok(state)
     }

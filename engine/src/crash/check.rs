@@ -8,17 +8,16 @@ use super::images::Effort;
 use super::lab::{CHUNK_BYTES, Lab, Without, open_as, open_pool};
 use super::live::Live;
 use super::model::{Contents, Expected, Stored, chunk_bytes};
-use crate::availability::Availability;
 use crate::checksum::chunk_is_sound;
 use crate::device::sim::{SimDrive, SimRng};
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Damage, Error};
 use crate::format::{Label, Manifest, SegmentTable, crc64};
 use crate::limits::BLOCK_BYTES;
-use crate::metadata;
 use crate::pool::Notice;
-use crate::pool::open::Opening;
-use crate::state::{Committed, State};
+use crate::recover::metadata;
+use crate::recover::opening::Opening;
+use crate::state::{Availability, Committed, State};
 use crate::units::{DriveIndex, Location};
 
 /// Far behind every time that a pool's life has.

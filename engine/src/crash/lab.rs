@@ -14,8 +14,8 @@ use crate::error::{Error, IoError};
 use crate::format::{DriveEntry, DriveState, Features, Label, Layout};
 use crate::limits::BLOCK_BYTES;
 use crate::memory::{HugePages, Region};
-use crate::pool::open::{Identified, Opening};
-use crate::pool::{Notice, format, open};
+use crate::pool::{Notice, format};
+use crate::recover::opening::{Identified, Opening, identify, recover_state};
 use crate::state::{CheckpointSpec, State};
 use crate::units::DriveIndex;
 
@@ -70,11 +70,11 @@ pub(super) fn open_as(
     notices: &mut Vec<Notice>,
 ) -> Result<State, Error> {
     let tolerant = opening.degraded || !opening.writable;
-    let Identified { labels, membership } = open::identify(drives, tolerant, notices)?;
+    let Identified { labels, membership } = identify(drives, tolerant, notices)?;
     let in_order =
         |(place, given): (usize, &Option<usize>)| given.is_none_or(|given| given == place);
     assert!(membership.order.iter().enumerate().all(in_order), "drives are given in order");
-    open::recover_state(drives, labels, &membership, opening, notices)
+    recover_state(drives, labels, &membership, opening, notices)
 }
 
 /// Drives of which one does not answer any more.

@@ -15,14 +15,13 @@ use crate::drives::Drives as _;
 use crate::error::Error;
 use crate::format::{DriveState, Label};
 use crate::lock::{PoolLock, Sharing};
-use crate::membership::Membership;
 use crate::memory::HugePages;
 use crate::pool::format::{Content, Survey, erase, label_serial, read_content};
-use crate::pool::open::{
-    Identified, identify, in_order, metadata_pages, open_usable, write_labels,
-};
+use crate::pool::open::{in_order, metadata_pages, open_usable};
 use crate::pool::{PoolMode, PoolOptions, new_id};
-use crate::recover;
+use crate::recover::labels::{read_labels, write_labels};
+use crate::recover::membership::Membership;
+use crate::recover::opening::{Identified, identify};
 use crate::units::DriveIndex;
 
 /// A drive that was taken in.
@@ -93,7 +92,7 @@ fn admit_checked(
     let content = read_content(&mut alone, 0)?;
     let own_label = match content {
         Content::Pool { pool, .. } if pool == membership.label.pool => {
-            Some(recover::read_labels(&mut alone, 0)?.label)
+            Some(read_labels(&mut alone, 0)?.label)
         }
         _ => None,
     };

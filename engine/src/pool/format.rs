@@ -24,9 +24,11 @@ use crate::limits::{BLOCK_BYTES, DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK
 use crate::lock::{PoolLock, Sharing};
 use crate::placement;
 use crate::pool::new_id;
-use crate::pool::open::{metadata_pages, open_devices, write_labels};
+use crate::pool::open::{metadata_pages, open_devices};
 use crate::pool::shared::unix_ns;
-use crate::recover;
+use crate::recover::labels::{read_labels, write_labels};
+use crate::recover::newest::choose_generation;
+use crate::recover::roots::read_roots;
 use crate::units::{DriveIndex, Generation};
 
 /// What a drive holds.
@@ -194,7 +196,7 @@ fn absent(path: &Path) -> Survey {
 
 /// What the drive at `index` holds, by its bytes.
 pub(super) fn read_content(drives: &mut dyn Drives, index: usize) -> Result<Content, Error> {
-    match recover::read_labels(drives, index) {
+    match read_labels(drives, index) {
         Ok(labels) => {
             let checkpoints = count_checkpoints(drives, index, &labels.label);
             let drives = labels.label.drives.len();
@@ -220,8 +222,8 @@ fn count_checkpoints(drives: &mut dyn Drives, index: usize, label: &Label) -> Op
     let entry = DriveEntry { state: DriveState::Member, ..entry };
     let alone = Label { copies: 1, drives: vec![entry], index: DriveIndex(0), ..label.clone() };
     let mut only = OneDrive { drives, index };
-    let roots = recover::read_roots(&mut only, &alone).ok()?;
-    let newest = recover::choose_generation(&mut only, &alone, &roots).ok()?;
+    let roots = read_roots(&mut only, &alone).ok()?;
+    let newest = choose_generation(&mut only, &alone, &roots).ok()?;
     Some(newest.catalogue.entries.len())
 }
 

@@ -2,10 +2,10 @@
 
 use uuid::Uuid;
 
-use crate::availability::Availability;
 use crate::error::Damage;
 use crate::format::{DriveState, Redundancy, Shard};
 use crate::name::CheckpointName;
+use crate::state::Availability;
 use crate::units::Generation;
 
 /// A pool.

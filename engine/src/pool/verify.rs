@@ -3,11 +3,13 @@
 use crate::drives::Drives;
 use crate::error::{Damage, Error};
 use crate::format::{CatalogueEntry, DriveState, FormatError, Label, MetaExtent, Root};
-use crate::metadata::{self, Found, Subject};
 use crate::name::CheckpointName;
 use crate::pool::verify_data::DataPass;
-use crate::pool::{Notice, Pool, PoolMode, find, open};
-use crate::recover;
+use crate::pool::{Notice, Pool, PoolMode, find};
+use crate::recover::labels::{read_labels, repair_labels};
+use crate::recover::metadata::{self, Found, Subject, repair_metadata};
+use crate::recover::newest::{catalogue_subject, decode_catalogue};
+use crate::recover::roots::{read_roots, repair_roots};
 
 /// Called now and then with the bytes of data checked so far and the bytes to check in all.
 pub type VerifyProgress<'a> = &'a mut dyn FnMut(u64, u64);
@@ -119,11 +121,11 @@ impl Metadata {
     fn check(&self, drives: &mut dyn Drives) -> Result<VerifyReport, Error> {
         let mut report = VerifyReport::default();
         self.check_labels(drives, &mut report)?;
-        let roots = recover::read_roots(drives, &self.label)?;
+        let roots = read_roots(drives, &self.label)?;
         report.metadata_copies += 2 * self.label.live().count() as u64;
-        report.take_notices(recover::repair_roots(drives, &self.label, &roots, self.repair));
-        let decode = recover::decode_catalogue(&self.label, &self.root);
-        let subject = recover::catalogue_subject();
+        report.take_notices(repair_roots(drives, &self.label, &roots, self.repair));
+        let decode = decode_catalogue(&self.label, &self.root);
+        let subject = catalogue_subject();
         self.check_object(drives, &self.root.catalogue, &subject, &decode, &mut report);
         for entry in &self.entries {
             let decode = metadata::decode_manifest(&self.label, entry);
@@ -148,10 +150,10 @@ impl Metadata {
     ) -> Result<(), Error> {
         let mut labels: Vec<_> = self.label.drives.iter().map(|_| None).collect();
         for drive in self.label.live() {
-            labels[drive.as_usize()] = Some(recover::read_labels(drives, drive.as_usize())?);
+            labels[drive.as_usize()] = Some(read_labels(drives, drive.as_usize())?);
             report.metadata_copies += 4;
         }
-        report.take_notices(open::repair_labels(drives, &labels, self.repair)?);
+        report.take_notices(repair_labels(drives, &labels, self.repair)?);
         Ok(())
     }
 
@@ -170,7 +172,7 @@ impl Metadata {
         let (object, bytes) = object.unzip();
         match bytes.filter(|_| self.repair) {
             Some(sound) => {
-                report.take_notices(open::repair_metadata(drives, &bad, Some(&sound)));
+                report.take_notices(repair_metadata(drives, &bad, Some(&sound)));
             }
             None => report.damages.extend(bad.into_iter().map(|copy| copy.damage)),
         }

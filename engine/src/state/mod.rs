@@ -9,13 +9,13 @@
 //! - What a commit costs here depends on what it adds and removes, not on how much the pool holds.
 //! - The state changes when a commit is durable ([`State::committed`]), not when it is planned.
 
+mod availability;
 mod open_checkpoint;
 mod plan;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::availability::Spread;
 use crate::error::{Damage, Error};
 use crate::extent::ExtentMap;
 use crate::format::{CatalogueEntry, Label, Layout, MetaExtent, Root};
@@ -23,6 +23,8 @@ use crate::limits::CATALOGUE_SLOTS;
 use crate::name::CheckpointName;
 use crate::placement;
 use crate::units::{Copies, Generation, Location};
+pub use availability::Availability;
+use availability::Spread;
 pub use open_checkpoint::CheckpointSpec;
 use open_checkpoint::OpenCheckpoint;
 pub(crate) use open_checkpoint::{BeginError, ChunkPlace, Progress};

@@ -3,6 +3,7 @@
 use crate::drives::{DriveCommand, Drives, read_error};
 use crate::error::{Damage, Error, IoError};
 use crate::format::{CatalogueEntry, FormatError, Label, Manifest, MetaExtent, SegmentTable};
+use crate::notice::Notice;
 use crate::units::DriveIndex;
 
 /// Bytes that one batch of reads may take in memory.
@@ -206,7 +207,7 @@ pub(crate) fn read_table(
 
 /// Overwrites bad copies with the sound bytes; the place and the content are those that the newest
 /// root names, so nothing else can be hurt. Says for each copy whether it worked.
-pub(crate) fn repair_copies(drives: &mut dyn Drives, bad: &[BadCopy], sound: &[u8]) -> Vec<bool> {
+fn repair_copies(drives: &mut dyn Drives, bad: &[BadCopy], sound: &[u8]) -> Vec<bool> {
     let mut batch: Vec<_> = bad
         .iter()
         .map(|copy| DriveCommand::Write {
@@ -217,6 +218,24 @@ pub(crate) fn repair_copies(drives: &mut dyn Drives, bad: &[BadCopy], sound: &[u
         })
         .collect();
     drives.run(&mut batch).into_iter().map(|status| status.is_ok()).collect()
+}
+
+/// Rewrites bad copies of a manifest or segment table from a sound one. A copy that cannot be
+/// rewritten stays a damaged copy; the object is not lost.
+pub(crate) fn repair_metadata(
+    drives: &mut dyn Drives,
+    bad: &[BadCopy],
+    sound: Option<&[u8]>,
+) -> Vec<Notice> {
+    let Some(sound) = sound else { return Vec::new() };
+    let repaired = repair_copies(drives, bad, sound);
+    bad.iter()
+        .zip(repaired)
+        .map(|(copy, repaired)| {
+            let damage = copy.damage.clone();
+            if repaired { Notice::Repaired(damage) } else { Notice::DamagedCopy(damage) }
+        })
+        .collect()
 }
 
 /// Reads many extents, each from one member, several at a time; a read that failed gives `None`.
