@@ -18,22 +18,22 @@ use std::process::Command;
 use common::kept::{Kept, fill, make_room};
 use common::{Pattern, restore, save, save_disturbed};
 use stanchion_engine::address::DriveAddress;
-use stanchion_engine::device::kernel::ENGINE_VARIABLE;
+use stanchion_engine::device::kernel::IO_METHOD_VARIABLE;
 use stanchion_engine::ring::codes;
 use stanchion_engine::{CheckpointName, Error, IoError};
 
 const MIB: u64 = 1 << 20;
 const DRIVE_BYTES: u64 = 64 * MIB;
 
-/// Runs a test with each engine. Afterwards no memory of the engine's is mapped.
-fn with_each_engine(test: impl Fn()) {
+/// Runs a test with each method of I/O. Afterwards no memory of the engine's is mapped.
+fn with_each_method(test: impl Fn()) {
     if !common::is_alone() {
         return;
     }
-    for engine in ["io_uring", "threads"] {
+    for method in ["io_uring", "threads"] {
         // SAFETY: no pool is open, so this process has no other thread that looks at it.
-        unsafe { std::env::set_var(ENGINE_VARIABLE, engine) };
-        eprintln!("with {engine}");
+        unsafe { std::env::set_var(IO_METHOD_VARIABLE, method) };
+        eprintln!("with {method}");
         test();
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
         assert!(!maps.contains("memfd:stanchion"), "memory is still mapped:\n{maps}");
@@ -131,7 +131,7 @@ fn assert_unfit(error: &Error, errno: i32) {
 
 #[test]
 fn a_file_with_holes_on_a_full_file_system() {
-    with_each_engine(|| {
+    with_each_method(|| {
         let Some(small) = Small::ext4(96) else { return };
         let mut kept = Kept::format(vec![holes(&small.path().join("drive"))], None);
         let pool = kept.open();
@@ -155,7 +155,7 @@ fn a_file_with_holes_on_a_full_file_system() {
 
 #[test]
 fn a_loop_device_over_a_file_with_holes_on_a_full_file_system() {
-    with_each_engine(|| {
+    with_each_method(|| {
         let Some(small) = Small::ext4(96) else { return };
         let file = small.path().join("drive");
         holes(&file);
@@ -220,7 +220,7 @@ impl Drop for Zram {
 
 #[test]
 fn a_block_device_that_fails_writes() {
-    with_each_engine(|| {
+    with_each_method(|| {
         let (Some(bad), Some(good)) = (Zram::new(), Zram::new()) else { return };
         let mut kept = Kept::format(vec![bad.drive(), good.drive()], None);
         let pool = kept.open();
@@ -241,7 +241,7 @@ fn a_block_device_that_fails_writes() {
 
 #[test]
 fn metadata_that_cannot_be_written_names_the_drive() {
-    with_each_engine(|| {
+    with_each_method(|| {
         let (Some(bad), Some(good)) = (Zram::new(), Zram::new()) else { return };
         let mut kept = Kept::format(vec![good.drive(), bad.drive()], None);
         let pool = kept.open();
@@ -259,7 +259,7 @@ fn metadata_that_cannot_be_written_names_the_drive() {
 
 #[test]
 fn a_block_device_that_becomes_read_only() {
-    with_each_engine(|| {
+    with_each_method(|| {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("drive");
         holes(&file);
@@ -310,7 +310,7 @@ impl Cut {
 
 #[test]
 fn a_file_that_is_cut_under_it() {
-    with_each_engine(|| {
+    with_each_method(|| {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("drive");
         let drive = DriveAddress::Path(path.clone());
@@ -335,7 +335,7 @@ fn a_file_that_is_cut_under_it() {
 
 #[test]
 fn a_file_that_is_cut_under_its_loop_device() {
-    with_each_engine(|| {
+    with_each_method(|| {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("drive");
         holes(&path);
@@ -362,7 +362,7 @@ fn a_process_that_may_write_no_longer_files() {
     // What the process is sent for it ends it unless it is ignored, which is the program's to do.
     // SAFETY: plain call, before any thread of the engine runs.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-    with_each_engine(|| {
+    with_each_method(|| {
         let directory = tempfile::tempdir().unwrap();
         let drive = DriveAddress::Path(directory.path().join("drive"));
         let mut kept = Kept::format(vec![drive], Some(DRIVE_BYTES));

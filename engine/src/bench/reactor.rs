@@ -7,7 +7,6 @@ use crossbeam::sync::Parker;
 
 use crate::checksum::ChecksumHelpers;
 use crate::device::condition::Conditions;
-use crate::device::queue::DriveQueue;
 use crate::device::retrying::Retrying;
 use crate::device::sim::{SimConfig, SimDrive};
 use crate::error::Error;
@@ -17,6 +16,7 @@ use crate::limits::MIN_CHUNK_BYTES;
 use crate::memory::{Arena, Buffer, HugePages, Region};
 use crate::reactor::Reactor;
 use crate::reactor::control::Control;
+use crate::reactor::drive_queue::DriveQueue;
 use crate::reactor::queues::{CREDITS, Queues, Route};
 use crate::reactor::segment::Segment;
 use crate::ring::{self, CompleteEntry, RingSizes, SubmitEntry, Transfer};

@@ -19,8 +19,6 @@ pub mod locks;
 pub(crate) mod missing;
 mod open;
 pub mod pci;
-pub(crate) mod queue;
-pub(crate) mod remote;
 pub(crate) mod retrying;
 pub mod safety;
 pub mod sim;

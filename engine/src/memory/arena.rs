@@ -66,10 +66,11 @@ impl BufferUsage {
 /// Hands out ranges of one region.
 #[derive(Clone)]
 pub struct Arena {
-    shared: Arc<Shared>,
+    memory: Arc<ArenaMemory>,
 }
 
-struct Shared {
+/// A region and which parts of it are handed out; shared by the arena and its buffers.
+struct ArenaMemory {
     region: Arc<Region>,
     ranges: Mutex<Ranges>,
 }
@@ -147,12 +148,12 @@ impl Arena {
     pub fn new(region: Arc<Region>) -> Arena {
         let all = Range { offset_bytes: 0, len_bytes: region.len_bytes() };
         let ranges = Mutex::new(Ranges { free: vec![all], limbo: Vec::new() });
-        Arena { shared: Arc::new(Shared { region, ranges }) }
+        Arena { memory: Arc::new(ArenaMemory { region, ranges }) }
     }
 
     /// The region.
     pub fn region(&self) -> &Arc<Region> {
-        &self.shared.region
+        &self.memory.region
     }
 
     /// A buffer of `len_bytes`, rounded up to whole blocks. Its bytes are those that were there.
@@ -165,7 +166,7 @@ impl Arena {
         let Some(len_bytes) = rounded else {
             return Err(Error::Usage(format!("a buffer of {len_bytes} bytes cannot be had")));
         };
-        let mut ranges = self.shared.lock();
+        let mut ranges = self.memory.lock();
         ranges.empty_limbo();
         let Some(offset_bytes) = ranges.take(len_bytes) else {
             let free = ranges.free.iter().map(|range| range.len_bytes);
@@ -173,19 +174,19 @@ impl Arena {
                 "buffer memory: {len_bytes} bytes in one piece are needed; {} of {} bytes are free, \
                  the largest piece has {}; free buffers, or open with more memory",
                 free.clone().sum::<u64>(),
-                self.shared.region.len_bytes(),
+                self.memory.region.len_bytes(),
                 free.max().unwrap_or(0),
             )));
         };
         drop(ranges);
         let range = Range { offset_bytes, len_bytes };
         let usage = Arc::new(BufferUsage::default());
-        Ok(Buffer { shared: Arc::clone(&self.shared), range, usage })
+        Ok(Buffer { memory: Arc::clone(&self.memory), range, usage })
     }
 
     /// Bytes that could be handed out now, in however many pieces.
     pub fn free_bytes(&self) -> u64 {
-        let mut ranges = self.shared.lock();
+        let mut ranges = self.memory.lock();
         ranges.empty_limbo();
         ranges.free.iter().map(|range| range.len_bytes).sum()
     }
@@ -193,11 +194,11 @@ impl Arena {
 
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arena").field("region", &self.shared.region).finish_non_exhaustive()
+        f.debug_struct("Arena").field("region", &self.memory.region).finish_non_exhaustive()
     }
 }
 
-impl Shared {
+impl ArenaMemory {
     /// The lists are whole at every point where a panic could strike, so a poisoned lock is usable.
     fn lock(&self) -> MutexGuard<'_, Ranges> {
         self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
@@ -206,7 +207,7 @@ impl Shared {
 
 /// A range of an arena's region, owned. Keeps the region mapped.
 pub struct Buffer {
-    shared: Arc<Shared>,
+    memory: Arc<ArenaMemory>,
     range: Range,
     usage: Arc<BufferUsage>,
 }
@@ -214,7 +215,7 @@ pub struct Buffer {
 impl Buffer {
     /// The region it lies in.
     pub fn region(&self) -> &Arc<Region> {
-        &self.shared.region
+        &self.memory.region
     }
 
     /// Where in the region; block aligned.
@@ -235,7 +236,7 @@ impl Buffer {
     /// What a [`super::BufferTable`] needs to list it.
     pub fn registration(&self) -> Registration {
         Registration::new(
-            Arc::clone(&self.shared.region),
+            Arc::clone(&self.memory.region),
             self.range.offset_bytes,
             self.range.len_bytes,
             Arc::clone(&self.usage),
@@ -245,7 +246,7 @@ impl Buffer {
     /// The first byte. Valid as long as the buffer; dereferencing is the caller's argument to make.
     pub fn as_ptr(&self) -> NonNull<u8> {
         // SAFETY: the range lies within the region: `Arena::new` started with exactly that.
-        unsafe { self.shared.region.base().add(self.range.offset_bytes as usize) }
+        unsafe { self.memory.region.base().add(self.range.offset_bytes as usize) }
     }
 
     /// The bytes.
@@ -295,7 +296,7 @@ impl fmt::Debug for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let mut ranges = self.shared.lock();
+        let mut ranges = self.memory.lock();
         if self.usage.is_unreachable() {
             ranges.give_back(self.range);
         } else {
@@ -400,7 +401,7 @@ mod tests {
                 }
                 let mut ranges: Vec<_> = held.iter().map(|buffer| buffer.range).collect();
                 arena.free_bytes();
-                let shared = arena.shared.lock();
+                let shared = arena.memory.lock();
                 ranges.extend(shared.free.iter().copied());
                 ranges.extend(shared.limbo.iter().map(|(range, _)| *range));
                 ranges.sort_by_key(|range| range.offset_bytes);
@@ -411,7 +412,7 @@ mod tests {
             held.clear();
             flying.drain(..).for_each(|usage| usage.end());
             prop_assert_eq!(arena.free_bytes(), total);
-            prop_assert_eq!(arena.shared.lock().free.len(), 1);
+            prop_assert_eq!(arena.memory.lock().free.len(), 1);
         }
     }
 }

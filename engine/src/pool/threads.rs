@@ -10,8 +10,6 @@ use crossbeam::sync::Parker;
 use crate::checksum::ChecksumHelpers;
 use crate::device::Device;
 use crate::device::condition::Conditions;
-use crate::device::queue::DriveQueue;
-use crate::device::remote::RemoteDrive;
 use crate::direct::DirectDrives;
 use crate::error::Error;
 use crate::format::Layout;
@@ -22,7 +20,9 @@ use crate::pool::options::PoolOptions;
 use crate::pool::shared::Shared;
 use crate::reactor::Reactor;
 use crate::reactor::control::Control;
+use crate::reactor::drive_queue::DriveQueue;
 use crate::reactor::queues::{CREDITS, KEEPER_CREDITS, Queues, Reply, Route};
+use crate::reactor::remote_drive::RemoteDrive;
 use crate::units::DriveIndex;
 
 /// Which drive goes to which reactor, and which reactor to which core.

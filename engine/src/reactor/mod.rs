@@ -11,9 +11,11 @@
 //! - Nothing that came through a ring is used before it was copied and checked.
 
 pub(crate) mod control;
+pub(crate) mod drive_queue;
 pub(crate) mod operation;
 pub(crate) mod port;
 pub(crate) mod queues;
+pub(crate) mod remote_drive;
 pub(crate) mod segment;
 mod session_entries;
 
@@ -25,10 +27,10 @@ use crossbeam::sync::{Parker, Unparker};
 use crate::backoff::{Backoff, Pause};
 use crate::checksum::{ChecksumJob, chunk_is_sound};
 use crate::device::Operation as DriveOperation;
-use crate::device::queue::{DriveQueue, DriveRequest};
 use crate::device::status::{self, Action};
 use crate::error::IoError;
 use crate::reactor::control::Control;
+use crate::reactor::drive_queue::{DriveQueue, DriveRequest};
 use crate::reactor::operation::{Failure, Kind, OperationTable, Transfer};
 use crate::reactor::port::{MAX_PORTS, Port, Waker};
 use crate::reactor::queues::{

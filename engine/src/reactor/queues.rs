@@ -12,10 +12,10 @@ use crossbeam::sync::{Parker, Unparker};
 
 use crate::checksum::ChecksumQueue;
 use crate::device::condition::Conditions;
-use crate::device::queue::DriveRequest;
 use crate::error::IoError;
 use crate::format::Layout;
 use crate::reactor::control::Control;
+use crate::reactor::drive_queue::DriveRequest;
 use crate::units::{DriveIndex, Location};
 
 /// Answers that one reactor may have outstanding for its sessions' chunks, over all drives. A chunk

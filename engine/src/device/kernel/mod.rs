@@ -1,6 +1,6 @@
 //! Drives that the kernel drives: block devices and preallocated files, through O_DIRECT.
 //!
-//! Two engines do the same: io_uring (`uring`) and, where the system forbids it (as containers
+//! Two methods of I/O do the same: io_uring (`uring`) and, where the system forbids it (as containers
 //! often do), a few blocking threads (`threads`). Which one runs is told by
 //! [`DriveInfo::back_end`] and by a warning. `STANCHION_KERNEL_IO=io_uring` or `=threads` forces
 //! one; the other is then not tried.
@@ -37,30 +37,30 @@ pub enum OpenMode {
     ReadWrite,
 }
 
-/// The environment variable that forces an engine: `io_uring` or `threads`.
-pub const ENGINE_VARIABLE: &str = "STANCHION_KERNEL_IO";
+/// The environment variable that forces a method of I/O: `io_uring` or `threads`.
+pub const IO_METHOD_VARIABLE: &str = "STANCHION_KERNEL_IO";
 
 /// Commands that may be in flight on one drive at most.
 pub const MAX_QUEUE_DEPTH: u32 = 4096;
 
-/// Which engine moves the bytes.
+/// How the kernel is asked to move the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Engine {
+enum IoMethod {
     /// io_uring, or threads with a warning where the system refuses it.
     Auto,
     Uring,
     Threads,
 }
 
-impl Engine {
-    fn from_environment() -> Result<Engine, Error> {
-        let Some(value) = std::env::var_os(ENGINE_VARIABLE) else { return Ok(Engine::Auto) };
+impl IoMethod {
+    fn from_environment() -> Result<IoMethod, Error> {
+        let Some(value) = std::env::var_os(IO_METHOD_VARIABLE) else { return Ok(IoMethod::Auto) };
         match value.to_str() {
-            Some("") => Ok(Engine::Auto),
-            Some("io_uring") => Ok(Engine::Uring),
-            Some("threads") => Ok(Engine::Threads),
+            Some("") => Ok(IoMethod::Auto),
+            Some("io_uring") => Ok(IoMethod::Uring),
+            Some("threads") => Ok(IoMethod::Threads),
             _ => Err(Error::Usage(format!(
-                "{ENGINE_VARIABLE}={}: it is io_uring or threads",
+                "{IO_METHOD_VARIABLE}={}: it is io_uring or threads",
                 value.display()
             ))),
         }
@@ -73,9 +73,9 @@ impl Engine {
 ///
 /// # Errors
 /// [`Error::DriveNotFound`]; [`Error::Busy`] naming the owner; [`Error::Environment`] where direct
-/// I/O or a forced engine is not to be had; [`Error::Usage`] for what can be no drive.
+/// I/O or a forced method cannot be used; [`Error::Usage`] for what can be no drive.
 pub fn open(path: &Path, mode: OpenMode, queue_depth: u32) -> Result<Box<dyn Device>, Error> {
-    open_with(path, mode, queue_depth, Engine::from_environment()?)
+    open_with(path, mode, queue_depth, IoMethod::from_environment()?)
 }
 
 /// Sets up a small io_uring and takes it down again, to see whether this process may.
@@ -90,7 +90,7 @@ fn open_with(
     path: &Path,
     mode: OpenMode,
     queue_depth: u32,
-    engine: Engine,
+    method: IoMethod,
 ) -> Result<Box<dyn Device>, Error> {
     if queue_depth == 0 || queue_depth > MAX_QUEUE_DEPTH {
         return Err(Error::Usage(format!(
@@ -99,16 +99,16 @@ fn open_with(
     }
     let (file, mut info) = file::DriveFile::open(path, mode)?;
     info.queue_depth = queue_depth;
-    if engine != Engine::Threads {
+    if method != IoMethod::Threads {
         match uring::new_ring(&file, queue_depth) {
             Ok(ring) => {
                 info.back_end = "io_uring";
                 return Ok(Box::new(uring::UringDevice::new(ring, file, info)));
             }
-            Err(error) if engine == Engine::Uring => {
+            Err(error) if method == IoMethod::Uring => {
                 return Err(Error::Environment(format!(
                     "io_uring cannot be used: {error}; allow it (`sysctl kernel.io_uring_disabled=0`, \
-                     the container's seccomp profile), or set {ENGINE_VARIABLE}=threads"
+                     the container's seccomp profile), or set {IO_METHOD_VARIABLE}=threads"
                 )));
             }
             Err(error) => tracing::warn!(
@@ -123,7 +123,7 @@ fn open_with(
     Ok(Box::new(device))
 }
 
-/// Checks what does not depend on the engine: that the command is whole blocks within the drive,
+/// Checks what does not depend on the method of I/O: that the command is whole blocks within the drive,
 /// and that its memory lies in a registered region.
 pub(super) fn check(
     command: &Command,
@@ -155,7 +155,7 @@ pub(super) fn check(
 
 /// What to do after one system call of a transfer came back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Progress {
+enum AfterCall {
     /// All that was asked, or an error.
     Done(Result<(), IoError>),
     /// Go on from `done_bytes`, which may be where it was.
@@ -163,29 +163,29 @@ enum Progress {
 }
 
 /// Judges `result`, bytes or a negative errno, of a call that was to move `len_bytes - done_bytes`.
-fn progress(len_bytes: u32, done_bytes: u32, result: i64, unit_bytes: u32) -> Progress {
+fn after_call(len_bytes: u32, done_bytes: u32, result: i64, unit_bytes: u32) -> AfterCall {
     if result < 0 {
         let errno = i32::try_from(-result).unwrap_or(libc::EIO);
         return match errno {
-            libc::EAGAIN | libc::EINTR => Progress::Continue { done_bytes },
+            libc::EAGAIN | libc::EINTR => AfterCall::Continue { done_bytes },
             // The device went away, or its driver has no path to it any more.
-            libc::ENODEV | libc::ENXIO | libc::ENOLINK => Progress::Done(Err(IoError::Removed)),
-            _ => Progress::Done(Err(IoError::Os(errno))),
+            libc::ENODEV | libc::ENXIO | libc::ENOLINK => AfterCall::Done(Err(IoError::Removed)),
+            _ => AfterCall::Done(Err(IoError::Os(errno))),
         };
     }
     let moved = u32::try_from(result).unwrap_or(u32::MAX).min(len_bytes - done_bytes);
     let done = done_bytes + moved;
     if done == len_bytes {
-        Progress::Done(Ok(()))
+        AfterCall::Done(Ok(()))
     } else if moved == 0 || !done.is_multiple_of(unit_bytes) {
         // The end of the file; where it lies inside a sector no direct I/O could go on from it.
-        Progress::Done(Err(IoError::Short { moved_bytes: done }))
+        AfterCall::Done(Err(IoError::Short { moved_bytes: done }))
     } else {
-        Progress::Continue { done_bytes: done }
+        AfterCall::Continue { done_bytes: done }
     }
 }
 
-/// Regions that commands may name, with what an engine remembers of each.
+/// Regions that commands may name, with what a method keeps of each.
 #[derive(Debug)]
 pub(super) struct Regions<T>(Vec<(Arc<Region>, T)>);
 
@@ -220,24 +220,24 @@ mod unit_tests {
 
     #[test]
     fn short_transfers_go_on_and_the_end_of_the_file_stops() {
-        assert_eq!(progress(8192, 0, 8192, 512), Progress::Done(Ok(())));
-        assert_eq!(progress(8192, 0, 512, 512), Progress::Continue { done_bytes: 512 });
-        assert_eq!(progress(8192, 512, 7680, 512), Progress::Done(Ok(())));
-        let short = |moved_bytes| Progress::Done(Err(IoError::Short { moved_bytes }));
-        assert_eq!(progress(8192, 512, 0, 512), short(512));
-        assert_eq!(progress(8192, 4096, 100, 512), short(4196));
-        assert_eq!(progress(8192, 0, 512, 4096), short(512));
-        assert_eq!(progress(4096, 0, i64::MAX, 512), Progress::Done(Ok(())));
+        assert_eq!(after_call(8192, 0, 8192, 512), AfterCall::Done(Ok(())));
+        assert_eq!(after_call(8192, 0, 512, 512), AfterCall::Continue { done_bytes: 512 });
+        assert_eq!(after_call(8192, 512, 7680, 512), AfterCall::Done(Ok(())));
+        let short = |moved_bytes| AfterCall::Done(Err(IoError::Short { moved_bytes }));
+        assert_eq!(after_call(8192, 512, 0, 512), short(512));
+        assert_eq!(after_call(8192, 4096, 100, 512), short(4196));
+        assert_eq!(after_call(8192, 0, 512, 4096), short(512));
+        assert_eq!(after_call(4096, 0, i64::MAX, 512), AfterCall::Done(Ok(())));
     }
 
     #[test]
     fn errors_are_retried_or_told() {
-        let retry = Progress::Continue { done_bytes: 512 };
-        assert_eq!(progress(8192, 512, -i64::from(libc::EAGAIN), 512), retry);
-        assert_eq!(progress(8192, 512, -i64::from(libc::EINTR), 512), retry);
-        let failed = |error| Progress::Done(Err(error));
-        assert_eq!(progress(8192, 0, -i64::from(libc::EIO), 512), failed(IoError::Os(libc::EIO)));
-        assert_eq!(progress(8192, 0, -i64::from(libc::ENODEV), 512), failed(IoError::Removed));
-        assert_eq!(progress(8192, 0, i64::MIN + 1, 512), failed(IoError::Os(libc::EIO)));
+        let retry = AfterCall::Continue { done_bytes: 512 };
+        assert_eq!(after_call(8192, 512, -i64::from(libc::EAGAIN), 512), retry);
+        assert_eq!(after_call(8192, 512, -i64::from(libc::EINTR), 512), retry);
+        let failed = |error| AfterCall::Done(Err(error));
+        assert_eq!(after_call(8192, 0, -i64::from(libc::EIO), 512), failed(IoError::Os(libc::EIO)));
+        assert_eq!(after_call(8192, 0, -i64::from(libc::ENODEV), 512), failed(IoError::Removed));
+        assert_eq!(after_call(8192, 0, i64::MIN + 1, 512), failed(IoError::Os(libc::EIO)));
     }
 }

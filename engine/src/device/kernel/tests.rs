@@ -1,4 +1,4 @@
-//! One set of tests for both engines, over files and, as root, loop devices.
+//! One set of tests for both methods of I/O, over files and, as root, loop devices.
 
 #![allow(unsafe_code)]
 
@@ -37,9 +37,9 @@ fn file_target() -> Target {
     Target { path, _loop_device: None, _dir: dir }
 }
 
-/// Runs `test` with both engines, on a file and on a loop device, where these can be had.
-fn everywhere(test: impl Fn(&Target, Engine)) {
-    for engine in [Engine::Uring, Engine::Threads] {
+/// Runs `test` with both methods, on a file and on a loop device, where these can be had.
+fn everywhere(test: impl Fn(&Target, IoMethod)) {
+    for method in [IoMethod::Uring, IoMethod::Threads] {
         for on_loop in [false, true] {
             let mut target = file_target();
             if on_loop {
@@ -47,28 +47,28 @@ fn everywhere(test: impl Fn(&Target, Engine)) {
                 target.path = device.0.clone();
                 target._loop_device = Some(device);
             }
-            if engine == Engine::Uring
+            if method == IoMethod::Uring
                 && let Err(error @ Error::Environment(_)) =
-                    open_with(&target.path, OpenMode::ReadOnly, 1, engine)
+                    open_with(&target.path, OpenMode::ReadOnly, 1, method)
             {
                 eprintln!("skipped: {error}");
                 continue;
             }
-            eprintln!("{engine:?} on {}", target.path.display());
-            test(&target, engine);
+            eprintln!("{method:?} on {}", target.path.display());
+            test(&target, method);
         }
     }
 }
 
-fn open_rig(target: &Target, mode: OpenMode, engine: Engine) -> Rig {
-    let device = open_with(&target.path, mode, DEPTH, engine).unwrap();
+fn open_rig(target: &Target, mode: OpenMode, method: IoMethod) -> Rig {
+    let device = open_with(&target.path, mode, DEPTH, method).unwrap();
     Rig::over(device, PIECE_BYTES, HugePages::Preferred)
 }
 
 #[test]
 fn random_commands_agree_with_a_model() {
-    everywhere(|target, engine| {
-        let mut rig = open_rig(target, OpenMode::ReadWrite, engine);
+    everywhere(|target, method| {
+        let mut rig = open_rig(target, OpenMode::ReadWrite, method);
         let model = rig.random_commands(7, 1500);
         drop(rig);
         assert!(fs::read(&target.path).unwrap() == model, "what was written is there");
@@ -77,8 +77,8 @@ fn random_commands_agree_with_a_model() {
 
 #[test]
 fn a_full_queue_is_told_and_nothing_is_lost() {
-    everywhere(|target, engine| {
-        let mut rig = open_rig(target, OpenMode::ReadWrite, engine);
+    everywhere(|target, method| {
+        let mut rig = open_rig(target, OpenMode::ReadWrite, method);
         for piece in 0..u64::from(DEPTH) {
             rig.submit(Operation::Read, 0, piece, PIECE_BYTES).unwrap();
         }
@@ -96,8 +96,8 @@ fn a_full_queue_is_told_and_nothing_is_lost() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    everywhere(|target, engine| {
-        let mut rig = open_rig(target, OpenMode::ReadWrite, engine);
+    everywhere(|target, method| {
+        let mut rig = open_rig(target, OpenMode::ReadWrite, method);
         let refused = |errno| Err(SubmitError::Failed(IoError::Os(errno)));
         let block = BLOCK_BYTES;
         let end = DRIVE_BYTES;
@@ -117,7 +117,7 @@ fn what_makes_no_sense_is_refused() {
         rig.device.register(&region).unwrap();
         assert_eq!(rig.run(Operation::Read, 0, 0, block), Ok(()));
         drop(rig);
-        let mut reader = open_rig(target, OpenMode::ReadOnly, engine);
+        let mut reader = open_rig(target, OpenMode::ReadOnly, method);
         assert_eq!(reader.submit(Operation::Write, 0, 0, block), refused(libc::EROFS));
         assert_eq!(reader.run(Operation::Read, 0, 0, block), Ok(()));
     });
@@ -125,10 +125,10 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn dropping_waits_for_what_is_in_flight() {
-    everywhere(|target, engine| {
+    everywhere(|target, method| {
         for round in 0..20 {
             // Opening again at once proves that the lock and the claim ended with the device.
-            let mut rig = open_rig(target, OpenMode::ReadWrite, engine);
+            let mut rig = open_rig(target, OpenMode::ReadWrite, method);
             for piece in 0..u64::from(DEPTH) {
                 let operation = if piece % 2 == 0 { Operation::Read } else { Operation::Write };
                 rig.submit(operation, piece * PIECE_BYTES, piece, PIECE_BYTES).unwrap();
@@ -150,11 +150,11 @@ fn dropping_waits_for_what_is_in_flight() {
 
 #[test]
 fn a_file_cut_under_it_is_short_and_not_a_crash() {
-    everywhere(|target, engine| {
+    everywhere(|target, method| {
         if target._loop_device.is_some() {
             return;
         }
-        let mut rig = open_rig(target, OpenMode::ReadWrite, engine);
+        let mut rig = open_rig(target, OpenMode::ReadWrite, method);
         let left = 3 * BLOCK_BYTES + 100;
         OpenOptions::new().write(true).open(&target.path).unwrap().set_len(left).unwrap();
         let short = |moved_bytes| Err(IoError::Short { moved_bytes });
@@ -169,9 +169,9 @@ fn a_file_cut_under_it_is_short_and_not_a_crash() {
 fn memory_across_the_kernels_limit_of_one_buffer() {
     let target = file_target();
     let region = Arc::new(Region::new((1 << 30) + 1, HugePages::Off).unwrap());
-    for engine in [Engine::Uring, Engine::Threads] {
-        let Ok(mut device) = open_with(&target.path, OpenMode::ReadWrite, 4, engine) else {
-            eprintln!("skipped: {engine:?} is not to be had");
+    for method in [IoMethod::Uring, IoMethod::Threads] {
+        let Ok(mut device) = open_with(&target.path, OpenMode::ReadWrite, 4, method) else {
+            eprintln!("skipped: {method:?} is not to be had");
             continue;
         };
         device.register(&region).unwrap();
@@ -193,13 +193,13 @@ fn memory_across_the_kernels_limit_of_one_buffer() {
 
 #[test]
 fn facts_tell_what_it_is() {
-    everywhere(|target, engine| {
-        let rig = open_rig(target, OpenMode::ReadOnly, engine);
+    everywhere(|target, method| {
+        let rig = open_rig(target, OpenMode::ReadOnly, method);
         let info = rig.device.info();
         assert_eq!(info.capacity_bytes, DRIVE_BYTES);
         assert_eq!(info.queue_depth, DEPTH);
         assert_eq!(info.address, target.path.to_str().unwrap());
-        assert_eq!(info.back_end, if engine == Engine::Uring { "io_uring" } else { "threads" });
+        assert_eq!(info.back_end, if method == IoMethod::Uring { "io_uring" } else { "threads" });
         if target._loop_device.is_some() {
             assert!(info.serial.starts_with("dev-7-"), "{}", info.serial);
             assert_eq!(info.volatile_cache, Some(true));
@@ -212,8 +212,8 @@ fn facts_tell_what_it_is() {
 
 #[test]
 fn two_writers_conflict_and_readers_do_not() {
-    everywhere(|target, engine| {
-        let open = |mode| open_with(&target.path, mode, 1, engine);
+    everywhere(|target, method| {
+        let open = |mode| open_with(&target.path, mode, 1, method);
         let reader = open(OpenMode::ReadOnly).unwrap();
         let other = open(OpenMode::ReadOnly).unwrap();
         for held in [reader, other] {
@@ -358,10 +358,11 @@ fn threads_take_over_where_io_uring_is_forbidden() {
     let target = file_target();
     std::thread::spawn(move || {
         forbid_io_uring();
-        let forced = open_with(&target.path, OpenMode::ReadWrite, 1, Engine::Uring).err().unwrap();
+        let forced =
+            open_with(&target.path, OpenMode::ReadWrite, 1, IoMethod::Uring).err().unwrap();
         assert!(matches!(forced, Error::Environment(_)), "{forced}");
         assert!(forced.to_string().contains("io_uring"), "{forced}");
-        let mut rig = open_rig(&target, OpenMode::ReadWrite, Engine::Auto);
+        let mut rig = open_rig(&target, OpenMode::ReadWrite, IoMethod::Auto);
         assert_eq!(rig.device.info().back_end, "threads");
         assert_eq!(rig.run(Operation::WriteDurable, 0, 0, BLOCK_BYTES), Ok(()));
     })

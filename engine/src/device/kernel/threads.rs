@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use crossbeam::queue::ArrayQueue;
 
 use super::file::DriveFile;
-use super::{OpenMode, Progress, Regions, check, progress};
+use super::{AfterCall, OpenMode, Regions, after_call, check};
 use crate::device::{Command, Completion, Device, DriveInfo, Operation, SubmitError};
 use crate::error::{Error, IoError};
 use crate::memory::Region;
@@ -26,8 +26,8 @@ use crate::memory::Region;
 /// Workers of one drive: enough to keep a fast drive busy with chunks, few enough to start many.
 const MAX_WORKERS: u32 = 8;
 
-/// What the device and its workers share.
-struct Shared {
+/// The commands that wait for a worker, and the completions that wait for the device.
+struct WorkQueue {
     file: DriveFile,
     commands: ArrayQueue<Command>,
     completions: ArrayQueue<Completion>,
@@ -38,7 +38,7 @@ struct Shared {
 
 /// A drive behind blocking threads.
 pub(super) struct ThreadsDevice {
-    shared: Arc<Shared>,
+    queue: Arc<WorkQueue>,
     workers: Vec<JoinHandle<()>>,
     mode: OpenMode,
     info: DriveInfo,
@@ -50,7 +50,7 @@ impl ThreadsDevice {
     pub(super) fn new(file: DriveFile, info: DriveInfo) -> Result<Self, Error> {
         let depth = info.queue_depth as usize;
         let mode = file.mode;
-        let shared = Arc::new(Shared {
+        let queue = Arc::new(WorkQueue {
             file,
             commands: ArrayQueue::new(depth),
             completions: ArrayQueue::new(depth),
@@ -58,7 +58,7 @@ impl ThreadsDevice {
             stop: AtomicBool::new(false),
         });
         let mut device = ThreadsDevice {
-            shared,
+            queue,
             workers: Vec::new(),
             mode,
             info,
@@ -66,10 +66,10 @@ impl ThreadsDevice {
             in_flight: 0,
         };
         for number in 0..device.info.queue_depth.min(MAX_WORKERS) {
-            let shared = Arc::clone(&device.shared);
+            let queue = Arc::clone(&device.queue);
             let worker = std::thread::Builder::new()
                 .name(format!("stanchion-io-{number}"))
-                .spawn(move || shared.work(1 << number))
+                .spawn(move || queue.work(1 << number))
                 .map_err(|error| Error::os("starting an I/O thread", error))?;
             device.workers.push(worker);
         }
@@ -78,12 +78,12 @@ impl ThreadsDevice {
 
     /// Wakes one sleeping worker, if there is one.
     fn wake_one(&self) {
-        // Pairs with the fence in `Shared::work`.
+        // Pairs with the fence in `WorkQueue::work`.
         fence(Ordering::SeqCst);
-        let mut sleepers = self.shared.sleepers.load(Ordering::Relaxed);
+        let mut sleepers = self.queue.sleepers.load(Ordering::Relaxed);
         while sleepers != 0 {
             let number = sleepers.trailing_zeros();
-            let before = self.shared.sleepers.fetch_and(!(1 << number), Ordering::AcqRel);
+            let before = self.queue.sleepers.fetch_and(!(1 << number), Ordering::AcqRel);
             if before & (1 << number) != 0 {
                 self.workers[number as usize].thread().unpark();
                 return;
@@ -93,7 +93,7 @@ impl ThreadsDevice {
     }
 }
 
-impl Shared {
+impl WorkQueue {
     fn work(&self, my_bit: u64) {
         loop {
             while let Some(command) = self.take() {
@@ -125,10 +125,12 @@ impl Shared {
         let length = command.memory.len_bytes;
         let mut done = 0;
         loop {
-            match progress(length, done, self.transfer(command, done), self.file.unit_bytes) {
-                Progress::Done(status) => return status,
-                Progress::Continue { done_bytes } if done_bytes == done => std::thread::yield_now(),
-                Progress::Continue { done_bytes } => done = done_bytes,
+            match after_call(length, done, self.transfer(command, done), self.file.unit_bytes) {
+                AfterCall::Done(status) => return status,
+                AfterCall::Continue { done_bytes } if done_bytes == done => {
+                    std::thread::yield_now()
+                }
+                AfterCall::Continue { done_bytes } => done = done_bytes,
             }
         }
     }
@@ -189,7 +191,7 @@ impl Device for ThreadsDevice {
         check(&command, &self.info, self.mode, |address, length| {
             self.regions.find(address, length).is_some()
         })?;
-        if self.in_flight == self.info.queue_depth || self.shared.commands.push(command).is_err() {
+        if self.in_flight == self.info.queue_depth || self.queue.commands.push(command).is_err() {
             return Err(SubmitError::Full);
         }
         self.in_flight += 1;
@@ -200,7 +202,7 @@ impl Device for ThreadsDevice {
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
         let mut taken = 0;
         while taken < completions.len() {
-            let Some(completion) = self.shared.completions.pop() else { break };
+            let Some(completion) = self.queue.completions.pop() else { break };
             completions[taken] = completion;
             taken += 1;
         }
@@ -215,7 +217,7 @@ impl Device for ThreadsDevice {
 
 impl Drop for ThreadsDevice {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
+        self.queue.stop.store(true, Ordering::Release);
         for worker in self.workers.drain(..) {
             worker.thread().unpark();
             // A worker that panicked touches nothing any more, which is all that matters here.

@@ -19,7 +19,7 @@ use io_uring::types::{Fixed, FsyncFlags};
 use io_uring::{EnterFlags, IoUring, opcode, squeue};
 
 use super::file::DriveFile;
-use super::{Progress, Regions, check, progress};
+use super::{AfterCall, Regions, after_call, check};
 use crate::device::{Command, Completion, Device, DmaSlice, DriveInfo, Operation, SubmitError};
 use crate::error::Error;
 use crate::memory::Region;
@@ -305,14 +305,14 @@ impl Device for UringDevice {
             let Some(slot) = self.slots.get_mut(index as usize) else { continue };
             let command = slot.command;
             let length = command.memory.len_bytes;
-            let status = match progress(
+            let status = match after_call(
                 length,
                 slot.done_bytes,
                 i64::from(end.result()),
                 self.file.unit_bytes,
             ) {
-                Progress::Done(status) => status,
-                Progress::Continue { done_bytes } => {
+                AfterCall::Done(status) => status,
+                AfterCall::Continue { done_bytes } => {
                     slot.done_bytes = done_bytes;
                     // SAFETY: as in `submit`: the command is still in flight.
                     let pushed = unsafe { submissions.push(&slot.entry(index)) };

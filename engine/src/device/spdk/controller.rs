@@ -39,11 +39,12 @@ pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 static CONNECTED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 struct Entry {
-    shared: Arc<Shared>,
+    connection: Arc<Connection>,
     users: u32,
 }
 
-struct Shared {
+/// A connected controller; shared by its users.
+struct Connection {
     transport_id: String,
     pci_function: Option<String>,
     /// Valid until its entry is removed from `CONNECTED`. Used by whoever holds the lock.
@@ -61,7 +62,7 @@ unsafe impl Send for ControllerPointer {}
 
 /// One user's share in a connected controller.
 pub(super) struct Controller {
-    shared: Arc<Shared>,
+    connection: Arc<Connection>,
 }
 
 /// A namespace that exists on a controller.
@@ -83,8 +84,10 @@ impl Controller {
     /// failed from then on.
     pub(super) fn connect(transport_id: &str, admin_limit: Duration) -> Result<Controller, Error> {
         let mut connected = lock(&CONNECTED);
-        if let Some(entry) = connected.iter_mut().find(|e| e.shared.transport_id == transport_id) {
-            if entry.shared.failed.load(Ordering::Acquire) {
+        if let Some(entry) =
+            connected.iter_mut().find(|e| e.connection.transport_id == transport_id)
+        {
+            if entry.connection.failed.load(Ordering::Acquire) {
                 return Err(Error::DriveNotFound {
                     address: transport_id.into(),
                     detail: "its connection was lost; close what still uses it, then open it again"
@@ -92,7 +95,7 @@ impl Controller {
                 });
             }
             entry.users += 1;
-            return Ok(Controller { shared: Arc::clone(&entry.shared) });
+            return Ok(Controller { connection: Arc::clone(&entry.connection) });
         }
         let pci_function = function_of_transport_id(transport_id);
         if let Some(function) = pci_function {
@@ -133,7 +136,7 @@ impl Controller {
         let Some(pointer) = NonNull::new(pointer).filter(|_| result == 0) else {
             return Err(why_not(transport_id, pci_function, result));
         };
-        let shared = Arc::new(Shared {
+        let connection = Arc::new(Connection {
             transport_id: transport_id.into(),
             pci_function: pci_function.map(str::to_owned),
             pointer: Mutex::new(ControllerPointer(pointer)),
@@ -149,15 +152,15 @@ impl Controller {
                 limit_us,
                 limit_us,
                 Some(timed_out),
-                Arc::as_ptr(&shared).cast_mut().cast(),
+                Arc::as_ptr(&connection).cast_mut().cast(),
             );
         }
-        connected.push(Entry { shared: Arc::clone(&shared), users: 1 });
-        Ok(Controller { shared })
+        connected.push(Entry { connection: Arc::clone(&connection), users: 1 });
+        Ok(Controller { connection })
     }
 
     fn lock(&self) -> MutexGuard<'_, ControllerPointer> {
-        lock(&self.shared.pointer)
+        lock(&self.connection.pointer)
     }
 
     pub(super) fn info(&self) -> stn_spdk_controller_facts {
@@ -197,7 +200,7 @@ impl Controller {
         match result {
             0 => Ok(HealthLog::decode(&log)),
             _ => Err(Error::os(
-                format!("asking drive {} for its health", self.shared.transport_id),
+                format!("asking drive {} for its health", self.connection.transport_id),
                 std::io::Error::from_raw_os_error(-result),
             )),
         }
@@ -205,7 +208,7 @@ impl Controller {
 
     /// Whether commands go over PCIe.
     pub(super) fn is_pcie(&self) -> bool {
-        self.shared.pci_function.is_some()
+        self.connection.pci_function.is_some()
     }
 
     /// Keeps the connection alive and completes administrative commands. Never waits. Says whether
@@ -230,10 +233,12 @@ impl Controller {
     }
 
     fn tend_with(&self, check: impl FnOnce(NonNull<stn_spdk_controller>) -> bool) -> bool {
-        let pointer = match self.shared.pointer.try_lock() {
+        let pointer = match self.connection.pointer.try_lock() {
             Ok(pointer) => pointer,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return !self.shared.failed.load(Ordering::Acquire),
+            Err(TryLockError::WouldBlock) => {
+                return !self.connection.failed.load(Ordering::Acquire);
+            }
         };
         // SAFETY: a connected controller, under its lock.
         let (failed, removed) = unsafe {
@@ -245,17 +250,17 @@ impl Controller {
                     || spdk_sys::stn_spdk_controller_is_absent(pointer.0.as_ptr()),
             )
         };
-        if removed && !self.shared.failed.swap(true, Ordering::AcqRel) {
-            let controller = &self.shared.transport_id;
+        if removed && !self.connection.failed.swap(true, Ordering::AcqRel) {
+            let controller = &self.connection.transport_id;
             tracing::error!(
                 controller,
                 "the drive is being unplugged or unbound, or was pulled out"
             );
         }
         if failed {
-            self.shared.failed.store(true, Ordering::Release);
+            self.connection.failed.store(true, Ordering::Release);
         }
-        !self.shared.failed.load(Ordering::Acquire) && check(pointer.0)
+        !self.connection.failed.load(Ordering::Acquire) && check(pointer.0)
     }
 
     /// Makes a queue pair with room for so many requests.
@@ -269,8 +274,8 @@ impl Controller {
             let _connected = lock(&CONNECTED);
             let controller = self.lock();
             // Nobody else connects meanwhile, so that what is cut is ours.
-            let peer = watchdog::peer(&self.shared.transport_id);
-            watchdog::bounded(CONNECT_LIMIT, peer, &self.shared.sockets, || {
+            let peer = watchdog::peer(&self.connection.transport_id);
+            watchdog::bounded(CONNECT_LIMIT, peer, &self.connection.sockets, || {
                 // SAFETY: a connected controller, under its lock, and a local.
                 unsafe { spdk_sys::stn_spdk_qpair_alloc(controller.0.as_ptr(), &raw const options) }
             })
@@ -278,13 +283,13 @@ impl Controller {
         match NonNull::new(pointer) {
             Some(pointer) => Ok(QueuePair { pointer, controller: self }),
             None if !self.tend() => Err(Error::DriveNotFound {
-                address: self.shared.transport_id.clone(),
+                address: self.connection.transport_id.clone(),
                 detail: "its connection was lost while it was being opened; try again".into(),
             }),
             None => Err(Error::Environment(format!(
                 "drive {}: no queue pair for {requests} requests; the drive has no more queues, or SPDK \
                  no memory: lower the queue depth, or raise {}",
-                self.shared.transport_id,
+                self.connection.transport_id,
                 super::environment::MEMORY_VARIABLE,
             ))),
         }
@@ -294,7 +299,8 @@ impl Controller {
 impl Drop for Controller {
     fn drop(&mut self) {
         let mut connected = lock(&CONNECTED);
-        let Some(at) = connected.iter().position(|e| Arc::ptr_eq(&e.shared, &self.shared)) else {
+        let Some(at) = connected.iter().position(|e| Arc::ptr_eq(&e.connection, &self.connection))
+        else {
             return;
         };
         connected[at].users -= 1;
@@ -314,7 +320,7 @@ impl Drop for Controller {
         };
         if result != 0 {
             let error = std::io::Error::from_raw_os_error(-result);
-            tracing::debug!(controller = self.shared.transport_id, %error, "detaching");
+            tracing::debug!(controller = self.connection.transport_id, %error, "detaching");
         }
     }
 }
@@ -351,14 +357,15 @@ impl QueuePair {
     pub(super) fn fence(&mut self) -> bool {
         if !self.controller.is_pcie() {
             let controller = self.controller.lock();
-            self.controller.shared.failed.store(true, Ordering::Release);
+            self.controller.connection.failed.store(true, Ordering::Release);
             // SAFETY: a connected controller, under its lock. Other users find it failed.
             unsafe { spdk_sys::stn_spdk_controller_fail(controller.0.as_ptr()) };
             return true;
         }
         let connected = lock(&CONNECTED);
-        let shared = &self.controller.shared;
-        let users = connected.iter().find(|e| Arc::ptr_eq(&e.shared, shared)).map(|e| e.users);
+        let connection = &self.controller.connection;
+        let users =
+            connected.iter().find(|e| Arc::ptr_eq(&e.connection, connection)).map(|e| e.users);
         if users != Some(1) {
             return false;
         }
@@ -414,10 +421,10 @@ unsafe extern "C" fn timed_out(context: *mut c_void, qpair: *mut stn_spdk_qpair,
         return;
     }
     // SAFETY: what `connect` gave, which lives as long as the controller is connected.
-    let shared = unsafe { &*context.cast_const().cast::<Shared>() };
-    if !shared.failed.swap(true, Ordering::AcqRel) {
+    let connection = unsafe { &*context.cast_const().cast::<Connection>() };
+    if !connection.failed.swap(true, Ordering::AcqRel) {
         tracing::error!(
-            controller = shared.transport_id,
+            controller = connection.transport_id,
             "a command to the controller itself was not answered in time"
         );
     }
@@ -431,7 +438,7 @@ impl Drop for QueuePair {
         if result != 0 {
             let error = std::io::Error::from_raw_os_error(-result);
             tracing::debug!(
-                controller = self.controller.shared.transport_id,
+                controller = self.controller.connection.transport_id,
                 %error,
                 "freeing a queue pair"
             );

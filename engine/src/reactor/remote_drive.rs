@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
 
-use crate::device::queue::DriveRequest;
 use crate::device::{Command, Completion, Device, DriveInfo, Operation, SubmitError};
 use crate::error::{Error, IoError};
 use crate::memory::{Region, Span};
 use crate::reactor::control::Control;
+use crate::reactor::drive_queue::DriveRequest;
 use crate::reactor::queues::{Done, Queues, ReactorEnd, Reply};
 use crate::units::DriveIndex;
 

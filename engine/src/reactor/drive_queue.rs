@@ -4,7 +4,7 @@
 //!   flight belongs to this queue, whatever becomes of whoever asked.
 //! - The device is dropped before the slots, and a device's `drop` waits for its commands.
 //! - What a failed command tells of its drive is noted, and a drive or pool that may not be written
-//!   any more is not: see [`super::condition`].
+//!   any more is not: see [`crate::device::condition`].
 //! - Nothing here allocates after construction.
 
 #![allow(unsafe_code)]
