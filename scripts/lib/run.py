@@ -139,7 +139,7 @@ def give_back_huge_pages(record, say):
             for what, before, pages in lines:
                 if what == "got":
                     more += int(pages)
-                elif ["got", before, pages] not in lines:
+                elif what == "asked" and ["got", before, pages] not in lines and ["none", before, pages] not in lines:
                     # Killed while it asked: what came of it shows in the count.
                     more += min(int(pages), max(0, total - int(before)))
             if more:
