@@ -272,6 +272,8 @@ def watch(parent, messages, record):
         if group:
             kill_group(int(group))
         clean(record)
+    # Those within this one, whose watchers ended with its namespace.
+    clean_dead_runs()
     os._exit(0)
 
 
@@ -363,7 +365,7 @@ def run(options):
     of_watcher.close()
     folder = make_folder(record, options)
     # What programs print is read by scripts: in one language.
-    os.environ.update(STANCHION_RUN=str(record), STANCHION_RUN_FOLDER=folder, TMPDIR=folder, LC_ALL="C")
+    os.environ.update(STANCHION_RUN=str(record), STANCHION_RUN_SCRIPT=options.command[0], STANCHION_RUN_FOLDER=folder, TMPDIR=folder, LC_ALL="C")
     alone = os.geteuid() == 0
     try:
         if alone:
@@ -396,6 +398,7 @@ def run(options):
     if not alone:
         kill_group(child)
     clean(record)
+    clean_dead_runs()
     if options.keep:
         print(f"{options.name}: kept: {folder}")
     return code if code >= 0 else 128 - code
