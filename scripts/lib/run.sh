@@ -33,6 +33,7 @@ need_packages() {
     ((${#missing[@]} > 0)) || return 0
     [[ $EUID -eq 0 ]] || { echo "$name: needs packages: apt-get install ${missing[*]}" >&2; exit 13; }
     echo "$name: installing ${missing[*]}"
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    # Another one may be installing.
+    apt-get -o DPkg::Lock::Timeout=600 update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
