@@ -1,13 +1,14 @@
 """Command line, order of the groups, the report's files."""
 import argparse
+import functools
 import os
 import pathlib
 import re
-import shutil
 import signal
 import sys
 import time
 
+import run
 from . import charts, kernel, machine, parts, pcie, peers, spdk, venv, write
 from .compare import say
 from .tools import ROOT, Failed, build, has_spdk, target_directory
@@ -38,7 +39,11 @@ class Plan:
         say(f"left out: {what}")
 
 
-def main(description):
+# How long an interrupted bench may take to report what it has measured, in seconds.
+GRACE = "15"
+
+
+def main(script, description):
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--quick", action="store_true", help="smaller and fewer: a quarter of an hour on 2 cores")
     options.add_argument("--peers", action="store_true", help="beside torch.save, DCP, safetensors and DeepSpeed too: 6 GB in target/peers, once")
@@ -48,7 +53,7 @@ def main(description):
     options.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="write it as Markdown (default: standard output)")
     options.add_argument("--only", metavar="REGEX", help="only rows whose name it finds")
     options.add_argument("--rounds", type=int, metavar="N", help="rounds of each comparison (default 7; 3 with --quick)")
-    options.add_argument("--dir", type=pathlib.Path, help="where the drives in files go (default target/bench)")
+    options.add_argument("--dir", type=pathlib.Path, help="where the drives in files go: into a new folder below DIR (default: below the target folder)", metavar="DIR")
     given = options.parse_args()
     if given.source:
         tell(given, *write.from_json(given.source.read_text()))
@@ -56,11 +61,11 @@ def main(description):
     if os.geteuid() != 0:
         print("scripts/bench: run as root: it reserves huge pages and starts NVMe-oF targets", file=sys.stderr)
         return 13
-    # So that what was started is ended.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    run.enter(script, "bench", "--below", str(given.dir or target_directory()), "--grace", GRACE)
+    for received in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(received, interrupt)
     programs = build()
-    work = (given.dir or target_directory()) / "bench"
-    work.mkdir(parents=True, exist_ok=True)
+    work = pathlib.Path(os.environ["STANCHION_RUN_FOLDER"])
     plan = Plan(given, programs, work)
     described = machine.describe(work)
     groups = [*parts.GROUPS, *kernel.GROUPS]
@@ -71,10 +76,10 @@ def main(description):
     else:
         plan.left_out("torch.save, DCP, safetensors, DeepSpeed: --peers measures them")
     if plan.spdk:
-        groups += [*spdk.GROUPS, *pcie.GROUPS]
+        groups += [*map(on_own_network, spdk.GROUPS), *pcie.GROUPS]
     else:
         plan.left_out("save.spdk.*: SPDK is not installed (scripts/install-spdk builds it)")
-    rows, failed = [], False
+    rows, failed, interrupted = [], False, None
     try:
         for group in groups:
             started = time.monotonic()
@@ -84,15 +89,39 @@ def main(description):
                 failed = True
                 plan.left_out(f"{group.__name__}: failed: {failure}")
             say(f"{group.__name__}: {time.monotonic() - started:.0f} s")
-    except KeyboardInterrupt:
+    except Interrupted as by:
+        interrupted = by.signal
         plan.left_out("what was to come: interrupted")
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     described["load_average_at_end"] = os.getloadavg()[0]
     if given.json:
         given.json.write_text(write.as_json(described, rows, plan.missing) + "\n")
     tell(given, described, rows, plan.missing)
-    return int(failed)
+    return 128 + interrupted if interrupted else int(failed)
+
+
+class Interrupted(BaseException):
+    """By a signal. The rows that there are go into the report."""
+
+    def __init__(self, signal_number):
+        self.signal = signal_number
+
+
+def interrupt(signal_number, _frame):
+    # One is enough.
+    for received in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(received, signal.SIG_IGN)
+    raise Interrupted(signal_number)
+
+
+def on_own_network(group):
+    """Of targets that admit any host, which perf needs: no other program reaches them."""
+
+    @functools.wraps(group)
+    def alone(plan):
+        with run.private_network():
+            return group(plan)
+
+    return alone
 
 
 def tell(given, described, rows, missing):

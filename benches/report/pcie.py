@@ -93,7 +93,7 @@ def emulated(plan):
     last = "save.spdk.pcie_unlimited/perf"
     if not plan.wants(*names.values(), last):
         return []
-    place = Place(str(ROOT), (str(PERF),), release=True)
+    place = Place(str(ROOT), str(plan.work / "rig"), (str(PERF),), release=True)
     try:
         place.prepare(lambda text: say(f"emulated machine: {text}"))
         found = []

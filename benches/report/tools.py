@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import time
 
+import built
+
 from .compare import say
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -48,22 +50,17 @@ def build():
     """Builds the command, the C library and the benches; the paths of the command, libstanchion, commits and ring_threads."""
     features = ["--features", "stanchion/spdk,stanchion-cli/spdk"] if has_spdk() else []
     say("building")
-    subprocess.run(["cargo", "build", "--release", "-p", "stanchion-cli", "-p", "stanchion", *features], cwd=ROOT, check=True)
-    messages = run(
-        ["cargo", "bench", "--no-run", "--bench", "commits", "--bench", "ring_threads", "--message-format=json"], cwd=ROOT
-    )
-    release = target_directory() / "release"
-    programs = {"stanchion": release / "stanchion", "library": release / "libstanchion.so"}
-    for line in messages.splitlines():
-        message = json.loads(line)
-        if message.get("executable") and message["target"]["kind"] == ["bench"]:
-            programs[message["target"]["name"]] = pathlib.Path(message["executable"])
-    return programs
+    made = built.artifacts(["build", "--locked", "--release", "-p", "stanchion-cli", "-p", "stanchion", *features], cwd=ROOT)
+    programs = {"stanchion": built.executable(made, "stanchion"), "library": built.library(made, "libstanchion.so")}
+    benches = ("commits", "ring_threads")
+    named = [word for bench in benches for word in ("--bench", bench)]
+    made = built.artifacts(["bench", "--locked", "--no-run", *named], cwd=ROOT)
+    programs |= {bench: built.executable(made, bench) for bench in benches}
+    return {name: pathlib.Path(path) for name, path in programs.items()}
 
 
 def target_directory():
-    metadata = run(["cargo", "metadata", "--format-version", "1", "--no-deps"], cwd=ROOT)
-    return pathlib.Path(json.loads(metadata)["target_directory"])
+    return pathlib.Path(built.target_directory(ROOT))
 
 
 class Pool:
@@ -136,23 +133,22 @@ def dd_gb_per_s(source, to):
 
 
 def reserve_huge_pages(pages):
-    """Has so many huge pages free, and never takes any away."""
-    counts = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
-    free, total = (int((counts / name).read_text()) for name in ("free_hugepages", "nr_hugepages"))
+    """Has so many huge pages free, until the bench ends."""
+    free = int(pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").read_text())
     if free < pages:
-        run([ROOT / "scripts" / "hugepages", total + pages - free])
+        run([ROOT / "scripts" / "hugepages", "--add", pages - free])
 
 
 @contextlib.contextmanager
-def nvmf_target(work, drives, size_mib, mib_per_second=0, port=4451):
-    """The addresses of a target's drives, while it runs."""
+def nvmf_target(work, drives, size_mib, mib_per_second=0):
+    """The addresses of a target's drives, while it runs. perf cannot name its host, so any is admitted: use a private network."""
     script, run_dir = ROOT / "scripts" / "nvmf-target", work / "nvmf"
     # The target's own pools (its script says how much) and room for stanchion and perf.
     reserve_huge_pages((400 + drives * (size_mib + 40)) // 2 + 256)
     where = ["--run-dir", run_dir]
     limit = ["--mbytes-per-second", mib_per_second] if mib_per_second else []
     try:
-        started = run([script, "start", *where, "--drives", drives, "--size", f"{size_mib}M", "--port", port, "--owner", os.getpid(), *limit])
+        started = run([script, "start", *where, "--drives", drives, "--size", f"{size_mib}MiB", "--any-host", "--port", 0, "--owner", os.getpid(), *limit])
         yield started.split("\n")[:drives]
     finally:
         run([script, "stop", *where])

@@ -26,7 +26,8 @@ Examples:
 
 Drives are named by address: a file, a block device (/dev/nvme0n1), a PCI function for SPDK
 (pcie:0000:04:00.0), or an SPDK transport ID
-(\"trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:4420 subnqn:nqn...\").
+(\"trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:4420 subnqn:nqn...\"), with hostnqn:nqn...
+where the target admits only hosts that it knows by name.
 They are taken from --drive, else from STANCHION_DRIVES (one per line), else from --config.
 Name every drive of a pool, in any order.
 

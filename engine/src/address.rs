@@ -1,7 +1,8 @@
 //! The name of a drive: one string, the same on the command line, in configuration and in messages.
 //!
 //! - `trtype:PCIe traddr:0000:04:00.0`, `trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:4420
-//!   subnqn:nqn...`: an SPDK transport ID, with an optional ` ns:N` for a namespace other than 1;
+//!   subnqn:nqn...`: an SPDK transport ID, with an optional ` ns:N` for a namespace other than 1, and
+//!   an optional ` hostnqn:nqn...` for a target that admits only the hosts that it knows by name;
 //! - `pcie:0000:04:00.0`: short for the first;
 //! - anything else: the path of a block device or a file. Which of the two is found when it is
 //!   opened, not here.
@@ -40,6 +41,17 @@ const PCIE_PREFIX: &str = "trtype:PCIe traddr:";
 /// The PCI function of a PCIe transport ID in its canonical form.
 pub(crate) fn function_of_transport_id(transport_id: &str) -> Option<&str> {
     transport_id.strip_prefix(PCIE_PREFIX)
+}
+
+/// What stands before a host's own name in the canonical form of an address.
+const HOST_KEY: &str = " hostnqn:";
+
+/// An address in its canonical form in two: what it names, which is the same for every host, and the name
+/// by which this host calls itself there.
+pub(crate) fn split_host(address: &str) -> (String, Option<&str>) {
+    let Some((drive, rest)) = address.split_once(HOST_KEY) else { return (address.into(), None) };
+    let (host, namespace) = rest.split_at(rest.find(' ').unwrap_or(rest.len()));
+    (format!("{drive}{namespace}"), Some(host))
 }
 
 impl DriveAddress {
@@ -109,7 +121,7 @@ fn has_prefix(text: &str, prefix: &str) -> bool {
     text.get(..prefix.len()).is_some_and(|head| head.eq_ignore_ascii_case(prefix))
 }
 
-const KEYS: [&str; 6] = ["trtype", "adrfam", "traddr", "trsvcid", "subnqn", "ns"];
+const KEYS: [&str; 7] = ["trtype", "adrfam", "traddr", "trsvcid", "subnqn", "hostnqn", "ns"];
 
 /// The key of a `key:value` or `key=value` token, in lower case, if it is one that is known here.
 fn key_of(token: &str) -> Option<&'static str> {
@@ -131,7 +143,7 @@ impl<'a> Fields<'a> {
                     &format!("{token:?} is none of {}, each with a value", KEYS.join(", ")),
                 ));
             };
-            let limit = if key == "subnqn" { MAX_NQN_BYTES } else { MAX_VALUE_BYTES };
+            let limit = if key.ends_with("nqn") { MAX_NQN_BYTES } else { MAX_VALUE_BYTES };
             if value.is_empty() || value.len() > limit {
                 return Err(wrong(address, &format!("{key} needs a value of 1 to {limit} bytes")));
             }
@@ -175,7 +187,7 @@ fn transport_id(address: &str, text: &str) -> Result<DriveAddress, Error> {
     };
     let traddr = need("traddr")?;
     let transport_id = if kind == "PCIe" {
-        for key in ["adrfam", "trsvcid", "subnqn"] {
+        for key in ["adrfam", "trsvcid", "subnqn", "hostnqn"] {
             refuse(key, kind)?;
         }
         let function = pci_function(traddr).ok_or_else(|| {
@@ -187,7 +199,11 @@ fn transport_id(address: &str, text: &str) -> Result<DriveAddress, Error> {
         let service = need("trsvcid")?;
         if service.parse::<u16>().is_ok_and(|port| port != 0) {
             let nqn = need("subnqn")?;
-            format!("trtype:{kind} adrfam:{family} traddr:{traddr} trsvcid:{service} subnqn:{nqn}")
+            let host =
+                fields.get("hostnqn").map_or_else(String::new, |host| format!("{HOST_KEY}{host}"));
+            format!(
+                "trtype:{kind} adrfam:{family} traddr:{traddr} trsvcid:{service} subnqn:{nqn}{host}"
+            )
         } else {
             return Err(wrong(address, "trsvcid is a port, 1 to 65535, as in trsvcid:4420"));
         }
@@ -268,6 +284,22 @@ mod tests {
             parse("trtype:rdma traddr:fe80::1 subnqn:nqn.x trsvcid:4420 ns:2"),
             spdk("trtype:RDMA adrfam:IPv6 traddr:fe80::1 trsvcid:4420 subnqn:nqn.x", 2)
         );
+    }
+
+    #[test]
+    fn a_host_has_a_name_of_its_own() {
+        let drive = "trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:4420 subnqn:nqn.x";
+        let named = parse(&format!("hostnqn:nqn.h:1 {drive} ns:2"));
+        assert_eq!(named, spdk(&format!("{drive} hostnqn:nqn.h:1"), 2));
+        let printed = named.to_string();
+        assert_eq!(printed, format!("{drive} hostnqn:nqn.h:1 ns:2"));
+        assert_eq!(parse(&printed), named);
+        assert_eq!(split_host(&printed), (format!("{drive} ns:2"), Some("nqn.h:1")));
+        assert_eq!(split_host(drive), (drive.into(), None));
+        assert!(error(&format!("{drive} hostnqn:")).contains("hostnqn needs a value"));
+        let long = format!("{drive} hostnqn:{}", "n".repeat(MAX_NQN_BYTES + 1));
+        assert!(error(&long).contains("1 to 223 bytes"));
+        assert!(error("pcie:04:00.0 hostnqn:x").contains("means nothing for PCIe"));
     }
 
     #[test]

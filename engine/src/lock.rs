@@ -17,6 +17,7 @@ use std::path::PathBuf;
 
 use uuid::Uuid;
 
+use crate::address::split_host;
 use crate::error::Error;
 
 /// Where the files lie, but on systems without it.
@@ -29,10 +30,11 @@ pub(crate) fn is_lock_file(name: &str) -> bool {
     name.starts_with(PREFIX) && name.ends_with(SUFFIX)
 }
 
-/// The file of the drive with this canonical address.
+/// The file of the drive with this canonical address, whatever the host calls itself there.
 pub(crate) fn drive_lock_name(address: &str) -> String {
+    let (drive, _) = split_host(address);
     // An NQN may hold what a file name may not.
-    let hash = xxhash_rust::xxh3::xxh3_128(address.as_bytes());
+    let hash = xxhash_rust::xxh3::xxh3_128(drive.as_bytes());
     format!("{PREFIX}drive-{hash:032x}{SUFFIX}")
 }
 

@@ -63,6 +63,26 @@ fn writes_are_read_back_in_sectors_of_4096_bytes() {
 }
 
 #[test]
+fn only_the_named_host_is_admitted() {
+    let Some(target) = Target::start(&["--size", "64MiB"]) else { return };
+    let address = address_of(&target);
+    let printed = address.to_string();
+    let (drive, host) = printed.split_once(" hostnqn:").unwrap();
+    for other in [drive.to_owned(), format!("{drive} hostnqn:{host}0")] {
+        let error = device::open(&other.parse().unwrap(), OpenMode::ReadOnly, Some(DEPTH)).err();
+        let error = error.expect("a host that the target does not know");
+        assert!(matches!(error, Error::DriveNotFound { .. }), "{error}");
+        assert!(error.to_string().contains("hostnqn"), "{error}");
+    }
+    let mut rig = open_rig(&address, OpenMode::ReadWrite);
+    assert_eq!(rig.device.info().address, printed);
+    assert_eq!(rig.run(Operation::Write, 0, 0, 4096), Ok(()));
+    // The drive is one, whatever a host calls itself there.
+    let other = device::open(&drive.parse().unwrap(), OpenMode::ReadWrite, Some(DEPTH)).err();
+    assert!(matches!(other, Some(Error::Busy { .. })), "{other:?}");
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     let Some(target) = Target::start(&["--size", "64M"]) else { return };
     let address = address_of(&target);

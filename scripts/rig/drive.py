@@ -10,6 +10,7 @@ import random
 import socket
 import struct
 import threading
+import urllib.parse
 
 NBD_MAGIC, OPTION_MAGIC, REPLY_MAGIC = 0x4E42444D41474943, 0x49484156454F5054, 0x3E889045565A9
 HANDSHAKE_FIXED = 1
@@ -41,7 +42,8 @@ class Drive:
         self.failing = []  # (command, first, end): answered with an I/O error
         self.counts = dict.fromkeys(("reads", "writes", "flushes", "fua", "failed", "kept", "lost", "torn"), 0)
         self.socket_path = path + ".sock"
-        self.source = f"cache=writeback,file=nbd+unix:///?socket={self.socket_path}"  # for QEMU's -drive
+        # For QEMU's -drive, which takes a URL.
+        self.source = f"cache=writeback,file=nbd+unix:///?socket={urllib.parse.quote(self.socket_path)}"
         if os.path.exists(self.socket_path):
             os.unlink(self.socket_path)
         self.listener = socket.socket(socket.AF_UNIX)
@@ -174,7 +176,8 @@ class SteadyDrive:
         self.serial, self.size_bytes = serial, size_bytes
         with open(path, "wb") as file:
             file.truncate(size_bytes)
-        self.source = f"cache=writeback,file={path},throttling.bps-total={bytes_per_second}"
+        doubled = str(path).replace(",", ",,")
+        self.source = f"cache=writeback,file={doubled},throttling.bps-total={bytes_per_second}"
 
 
 def take(stream, length):

@@ -12,6 +12,11 @@ BOOT_SECONDS = 180
 MEMORY_MIB, HUGE_PAGES = 1536, 320
 
 
+def option(value):
+    """As a value among QEMU's options, which commas separate."""
+    return str(value).replace(",", ",,")
+
+
 class GuestGone(Exception):
     """The machine ended, or does not answer."""
 
@@ -34,9 +39,9 @@ class Machine:
             # A host that is busy delivers the first timer interrupts late, which the kernel would take for a broken timer.
             "-append", f"console=ttyS0 no_timer_check quiet panic=-1 intel_iommu=on mitigations=off nokaslr audit=0 hugepages={HUGE_PAGES} rdinit=/init",
             "-serial", f"file:{place.folder}/console.log",
-            "-chardev", f"socket,id=agent,path={self.agent_path},server=on,wait=off", "-serial", "chardev:agent",
-            "-qmp", f"unix:{self.monitor_path},server=on,wait=off",
-            "-fsdev", f"local,id=share,path={place.share},security_model=none",
+            "-chardev", f"socket,id=agent,path={option(self.agent_path)},server=on,wait=off", "-serial", "chardev:agent",
+            "-qmp", f"unix:{option(self.monitor_path)},server=on,wait=off",
+            "-fsdev", f"local,id=share,path={option(place.share)},security_model=none",
         ]
         if not options.no_iommu:
             # Before the drives, which it is to stand in front of.

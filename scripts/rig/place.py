@@ -5,11 +5,15 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 
-PACKAGES = ("qemu-system-x86", "qemu-system-common", "qemu-utils", "busybox-static", "cpio")
-# Drivers that the guest loads, beside those that they need.
-MODULES = ("nvme", "vfio-pci", "vfio_iommu_type1", "uio_pci_generic", "virtio_pci", "9pnet_virtio", "9p", "ext4",
-           "crc64_rocksoft_generic", "crct10dif_generic", "crc32c_generic")
+import built
+
+PACKAGES = ("qemu-system-x86", "busybox-static", "cpio", "kmod", "binutils")
+# Drivers that the guest loads, with those that they need.
+MODULES = ("nvme", "vfio-pci", "vfio_iommu_type1", "uio_pci_generic", "virtio_pci", "9pnet_virtio", "9p", "ext4")
+# Checksums that they ask the kernel for by name; a newer kernel has some of them elsewhere.
+OPTIONAL_MODULES = ("crc64_rocksoft_generic", "crct10dif_generic", "crc32c_generic")
 
 
 def run(*arguments, **options):
@@ -21,26 +25,28 @@ def run(*arguments, **options):
 
 
 class Place:
-    """A folder with all of it. The kernel is kept there from run to run; the rest is made anew.
+    """A folder with all of it, which is the caller's to remove. The kernel is kept in the target folder from run to run.
 
     `programs` are paths of more programs that the guest gets; `release` is for those who measure.
     """
 
-    def __init__(self, repository, programs=(), release=False):
-        self.repository, self.programs, self.release = repository, programs, release
-        self.cache = f"{repository}/target/qemu-rig"
-        self.folder = f"{self.cache}/run-{os.getpid()}"
+    def __init__(self, repository, folder, programs=(), release=False):
+        self.repository, self.folder, self.programs, self.release = repository, folder, programs, release
+        self.cache = f"{built.target_directory(repository)}/qemu-rig"
         self.share = f"{self.folder}/share"
         os.makedirs(self.share)
-        self.kernel = self.initrd = None
+        os.makedirs(self.cache, exist_ok=True)
+        self.kernel = self.initrd = self.stanchion = self.save_loop = None
 
     def prepare(self, say):
         say("packages")
         self._install()
         say("build")
-        build = ("cargo", "build", "--quiet", "--features", "spdk", *(["--release"] if self.release else []))
-        run(*build, "-p", "stanchion-cli", cwd=self.repository)
-        run(*build, "-p", "stanchion-engine", "--example", "save_loop", cwd=self.repository)
+        build = ["build", "--locked", "--quiet", "--features", "spdk", *(["--release"] if self.release else [])]
+        made = built.artifacts([*build, "-p", "stanchion-cli"], cwd=self.repository)
+        self.stanchion = built.executable(made, "stanchion")
+        made = built.artifacts([*build, "-p", "stanchion-engine", "--example", "save_loop"], cwd=self.repository)
+        self.save_loop = built.executable(made, "save_loop")
         say("kernel and initramfs")
         tree = self._unpack_kernel()
         self._make_initramfs(tree)
@@ -48,37 +54,54 @@ class Place:
     def clear(self):
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def keep_logs(self):
+        """The logs of a failed run, in place of those of the one before. Where they are."""
+        kept = f"{self.cache}/last-failure"
+        shutil.rmtree(kept, ignore_errors=True)
+        os.makedirs(kept)
+        for log in glob.glob(f"{glob.escape(self.folder)}/*.log"):
+            shutil.copy(log, kept)
+        return kept
+
     @staticmethod
     def _install():
         def is_installed(package):
-            asked = subprocess.run(("dpkg-query", "-W", "-f", "${Status} ${Version}", package), capture_output=True, text=True)
-            return " installed " in asked.stdout
+            asked = subprocess.run(("dpkg-query", "-W", "-f", "${Status}", package), capture_output=True, text=True)
+            return asked.stdout.endswith(" installed")
 
-        if all(is_installed(package) for package in PACKAGES):
-            return
-        run("apt-get", "update", "-qq")
-        # One release for all of QEMU: a qemu-utils from elsewhere, as from backports, keeps this one out.
-        policy = run("apt-cache", "policy", "qemu-system-x86")
-        version = re.search(r"Candidate: (\S+)", policy)[1]
-        wanted = [f"{name}={version}" if name.startswith("qemu-") else name for name in PACKAGES]
-        run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "--allow-downgrades", *wanted,
-            env=dict(os.environ, DEBIAN_FRONTEND="noninteractive"))
+        missing = [package for package in PACKAGES if not is_installed(package)]
+        if missing:
+            run("apt-get", "update", "-qq")
+            # What a host has stays as it is: where apt would have to downgrade something, it refuses and says what.
+            run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing, env=dict(os.environ, DEBIAN_FRONTEND="noninteractive"))
 
     def _unpack_kernel(self):
         """Unpacks, and does not install, the newest kernel; gives its folder."""
-        package = re.search(r"Depends: (linux-image-\S+)", run("apt-cache", "depends", "linux-image-amd64"))[1]
+        found = re.search(r"Depends: (linux-image-\S+)", run("apt-cache", "depends", "linux-image-amd64"))
+        if not found:
+            raise SystemExit("qemu-rig: apt knows no linux-image-amd64: run apt-get update")
+        package = found[1]
         tree = f"{self.cache}/{package}"
         if not os.path.exists(f"{tree}/complete"):
-            shutil.rmtree(tree, ignore_errors=True)
-            os.makedirs(tree)
-            run("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", package, cwd=tree)
-            archive, = glob.glob(f"{tree}/*.deb")
-            run("dpkg-deb", "-x", archive, tree)
+            # Two rigs at once would each unpack; the first to end gives its own the name.
+            made = tempfile.mkdtemp(prefix="kernel-", dir=self.folder)
+            run("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", package, cwd=made)
+            archive, = glob.glob(f"{glob.escape(made)}/*.deb")
+            run("dpkg-deb", "-x", archive, made)
             os.unlink(archive)
-            version, = os.listdir(f"{tree}/lib/modules")
-            run("busybox", "depmod", "-b", tree, version)
-            open(f"{tree}/complete", "w").close()
-        self.kernel, = glob.glob(f"{tree}/boot/vmlinuz-*")
+            if not os.path.exists(f"{made}/lib/modules"):
+                os.symlink("usr/lib", f"{made}/lib")  # Debian 13
+            version, = os.listdir(f"{made}/lib/modules")
+            run("/sbin/depmod", "-b", made, version)
+            open(f"{made}/complete", "w").close()
+            # Not there, or not complete.
+            shutil.rmtree(tree, ignore_errors=True)
+            try:
+                shutil.move(made, tree)
+            except OSError:
+                if not os.path.exists(f"{tree}/complete"):
+                    raise
+        self.kernel, = glob.glob(f"{glob.escape(tree)}/boot/vmlinuz-*")
         return tree
 
     def _make_initramfs(self, tree):
@@ -89,15 +112,14 @@ class Place:
         shutil.copy(f"{self.repository}/scripts/rig/guest-init", f"{root}/init")
         os.chmod(f"{root}/init", 0o755)
         self._copy_modules(tree, root)
-        built_here = f"{self.repository}/target/{'release' if self.release else 'debug'}"
-        for built in (f"{built_here}/stanchion", f"{built_here}/examples/save_loop", *self.programs):
-            copied = f"{root}/bin/{os.path.basename(built)}"
-            run("strip", "-g", "-o", copied, built)
-            for library in re.findall(r"(/\S+) \(0x", run("ldd", built)):
+        for program in (self.stanchion, self.save_loop, *self.programs):
+            copied = f"{root}/bin/{os.path.basename(program)}"
+            run("strip", "-g", "-o", copied, program)
+            for library in re.findall(r"(/\S+) \(0x", run("ldd", program)):
                 os.makedirs(os.path.dirname(root + library), exist_ok=True)
                 shutil.copy(library, root + library)
         self.initrd = f"{self.folder}/initrd"
-        run("sh", "-c", f"find . | cpio -o -H newc --quiet > {self.initrd}", cwd=root)
+        run("sh", "-c", 'find . | cpio -o -H newc --quiet > "$1"', "sh", self.initrd, cwd=root)
         shutil.rmtree(root)
 
     @staticmethod
@@ -106,13 +128,16 @@ class Place:
         source, target = f"{tree}/lib/modules/{version}", f"{root}/lib/modules/{version}"
         needs = dict(line.split(":", 1) for line in open(f"{source}/modules.dep", encoding="utf-8"))
         built_in = open(f"{source}/modules.builtin", encoding="utf-8").read()
-        for name in MODULES:
-            found = [path for path in needs if path.endswith(f"/{name}.ko")]
-            if not found and f"/{name}.ko" not in built_in:
+        for name in (*MODULES, *OPTIONAL_MODULES):
+            found = [path for path in needs if re.search(rf"/{name}\.ko(\.xz)?$", path)]
+            if not found and f"/{name}.ko" not in built_in and name in MODULES:
                 raise SystemExit(f"qemu-rig: this kernel has no module {name}")
             for path in found and [found[0], *needs[found[0]].split()]:
-                os.makedirs(os.path.dirname(f"{target}/{path}"), exist_ok=True)
-                shutil.copy(f"{source}/{path}", f"{target}/{path}")
+                copied = f"{target}/{path}"
+                os.makedirs(os.path.dirname(copied), exist_ok=True)
+                shutil.copy(f"{source}/{path}", copied)
+                if copied.endswith(".xz") and not os.path.exists(copied.removesuffix(".xz")):
+                    run("busybox", "unxz", copied)
         for name in ("modules.builtin", "modules.order"):
             shutil.copy(f"{source}/{name}", f"{target}/{name}")
-        run("busybox", "depmod", "-b", root, version)
+        run("/sbin/depmod", "-b", root, version)

@@ -6,7 +6,6 @@
 #![allow(dead_code)]
 
 use std::fs::File;
-use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -18,7 +17,10 @@ pub struct Target {
     run_dir: PathBuf,
     /// Removed with the target, if it is its own.
     own_dir: Option<tempfile::TempDir>,
+    /// 0 until it has one.
     port: u16,
+    /// The name of the only host that its drives admit, once there is one.
+    host: Option<String>,
     options: Vec<String>,
     /// One a drive.
     pub drives: Vec<DriveAddress>,
@@ -48,11 +50,11 @@ impl Target {
         }
         let turn = File::create(std::env::temp_dir().join("stanchion-test-nvmf.lock")).unwrap();
         turn.lock().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut target = Target {
             run_dir: run_dir.to_owned(),
             own_dir: None,
-            port,
+            port: 0,
+            host: None,
             options: options.iter().map(ToString::to_string).collect(),
             drives: Vec::new(),
             _turn: turn,
@@ -63,8 +65,11 @@ impl Target {
 
     /// Starts it again after [`Target::kill`], under the same addresses.
     pub fn restart(&mut self) {
-        let output = self
-            .script("start")
+        let mut start = self.script("start");
+        if let Some(host) = &self.host {
+            start.args(["--host-nqn", host]);
+        }
+        let output = start
             .args(["--port", &self.port.to_string()])
             .args(["--owner", &std::process::id().to_string()])
             .args(&self.options)
@@ -74,6 +79,9 @@ impl Target {
         assert!(output.status.success(), "nvmf-target: {complaint}");
         let addresses = String::from_utf8(output.stdout).unwrap();
         self.drives = addresses.lines().map(|line| line.parse().unwrap()).collect();
+        let value = |key| addresses.split_whitespace().find_map(|word| word.strip_prefix(key));
+        self.port = value("trsvcid:").unwrap().parse().unwrap();
+        self.host = value("hostnqn:").map(str::to_owned);
     }
 
     /// Kills it at once, as a lost network would look.

@@ -155,6 +155,8 @@ impl Drop for Buffer {
 pub struct OwnTarget {
     run_dir: PathBuf,
     pub address: CString,
+    /// The name of the only host that it admits.
+    pub host: CString,
 }
 
 impl OwnTarget {
@@ -174,16 +176,15 @@ impl OwnTarget {
     pub fn start(number: u32) -> Self {
         let name = format!("stanchion-nvmf-{}-{number}", std::process::id());
         let run_dir = std::env::temp_dir().join(name);
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port().to_string();
-        drop(free);
         let output = target_script("start", &run_dir)
-            .args(["--size", "64M", "--port", &port])
+            .args(["--size", "64MiB", "--port", "0", "--owner", &std::process::id().to_string()])
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let address = CString::new(output.stdout.trim_ascii()).unwrap();
-        Self { run_dir, address }
+        let printed = String::from_utf8(output.stdout).unwrap();
+        let (address, host) = printed.trim().split_once(" hostnqn:").unwrap();
+        let (address, host) = (CString::new(address).unwrap(), CString::new(host).unwrap());
+        Self { run_dir, address, host }
     }
 
     pub fn kill(&self) {

@@ -48,7 +48,7 @@ fn shim_over_nvme_tcp() {
         stn_spdk_unaffinitize_thread();
     }
 
-    let mut drive = connect(&address);
+    let mut drive = connect(&target);
     writes_are_read_back(&drive);
     bad_arguments_are_refused(&drive);
     errors_reach_the_request(&drive);
@@ -85,7 +85,8 @@ fn refuses_without_environment(address: &CStr) {
     }
 }
 
-fn connect(address: &CStr) -> Drive {
+fn connect(target: &OwnTarget) -> Drive {
+    let address = &target.address;
     let mut controller = ptr::null_mut();
     let mut info = stn_spdk_controller_facts::default();
     let mut namespace_info = stn_spdk_namespace_info::default();
@@ -98,7 +99,17 @@ fn connect(address: &CStr) -> Drive {
         stn_spdk_set_log_level(0);
         assert_eq!((refused, controller.is_null()), (-libc::ENODEV, true));
 
-        let options = stn_spdk_connect_options { no_error_logging: true, ..Default::default() };
+        // It admits one host, by its name.
+        stn_spdk_set_log_level(-1);
+        let refused =
+            stn_spdk_controller_connect(address.as_ptr(), &Default::default(), &mut controller);
+        stn_spdk_set_log_level(0);
+        assert_eq!((refused, controller.is_null()), (-libc::ENODEV, true));
+        let options = stn_spdk_connect_options {
+            hostnqn: target.host.as_ptr(),
+            no_error_logging: true,
+            ..Default::default()
+        };
         let rc = stn_spdk_controller_connect(address.as_ptr(), &options, &mut controller);
         assert_eq!(rc, 0, "cannot connect to {address:?}");
         stn_spdk_controller_facts(controller, &mut info);
@@ -382,7 +393,7 @@ fn freeing_a_queue_completes_what_is_on_it(drive: &mut Drive) {
 /// A target of the test's own, killed while commands are outstanding.
 fn lost_target_is_noticed() {
     let target = OwnTarget::start(1);
-    let drive = connect(&target.address);
+    let drive = connect(&target);
     let buffer = Buffer::new(16 * MIB);
     let mut commands: Vec<_> = (0..16).map(|_| Command::new()).collect();
     for (chunk, command) in commands.iter_mut().enumerate() {

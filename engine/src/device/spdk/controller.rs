@@ -20,7 +20,7 @@ use spdk_sys::{
 };
 
 use super::{pcie, watchdog};
-use crate::address::function_of_transport_id;
+use crate::address::{function_of_transport_id, split_host};
 use crate::device::health_log::{HEALTH_LOG_BYTES, HealthLog};
 use crate::error::Error;
 
@@ -101,9 +101,15 @@ impl Controller {
         if let Some(function) = pci_function {
             pcie::check_driver(transport_id, function)?;
         }
-        let address = CString::new(transport_id)
-            .map_err(|_| Error::Usage(format!("drive address {transport_id:?} has a NUL byte")))?;
+        let (target, host) = split_host(transport_id);
+        let text = |text: &str| {
+            CString::new(text)
+                .map_err(|_| Error::Usage(format!("drive address {transport_id:?} has a NUL byte")))
+        };
+        let (address, host) = (text(&target)?, host.map(text).transpose()?);
         let options = stn_spdk_connect_options {
+            // Null: SPDK makes up a name for this process.
+            hostnqn: host.as_ref().map_or(std::ptr::null(), |host| host.as_ptr()),
             keep_alive_timeout_ms: KEEP_ALIVE.as_millis() as u32,
             no_error_logging: true, // each error reaches whoever asked for the command
             ..Default::default()
@@ -116,7 +122,8 @@ impl Controller {
         for _ in 0..CONNECT_ATTEMPTS {
             let started = Instant::now();
             result = watchdog::bounded(CONNECT_LIMIT, peer, &none, || {
-                // SAFETY: a NUL-terminated string and two locals; nobody else connects meanwhile.
+                // SAFETY: NUL-terminated strings that outlive the call, and two locals; nobody else
+                // connects meanwhile.
                 unsafe {
                     spdk_sys::stn_spdk_controller_connect(
                         address.as_ptr(),
@@ -497,7 +504,8 @@ fn why_not(transport_id: &str, pci_function: Option<&str>, result: i32) -> Error
         },
         (libc::ENODEV, None) => not_found(
             "no NVMe controller answered there, SPDK says why on standard error: check that the \
-             target runs, that the port is right and that it serves this subnqn to this host"
+             target runs, that the port is right and that it serves this subnqn to this host, whose \
+             name an address gives as hostnqn:..."
                 .into(),
         ),
         (libc::EINVAL, _) => {

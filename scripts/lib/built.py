@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Builds by cargo and prints the path of an executable:  built.py NAME SUBCOMMAND ARGUMENT...
+
+The path is cargo's own word, so that CARGO_TARGET_DIR, CARGO_BUILD_TARGET and a user's configuration do not lead elsewhere.
+"""
+import json
+import subprocess
+import sys
+
+
+def artifacts(arguments, **options):
+    """Cargo's messages about what it built. SystemExit when it fails, after cargo has said why on standard error."""
+    command = ["cargo", *arguments, "--message-format=json-render-diagnostics"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, **options)
+    if done.returncode != 0:
+        raise SystemExit(f"the build failed (exit code {done.returncode}): {' '.join(command)}")
+    messages = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    return [message for message in messages if message["reason"] == "compiler-artifact"]
+
+
+def executable(messages, name):
+    found = [m["executable"] for m in messages if m["executable"] and m["target"]["name"] == name]
+    if not found:
+        raise SystemExit(f"cargo built no executable {name}")
+    return found[-1]
+
+
+def library(messages, name):
+    """A file of this name, such as libstanchion.so."""
+    found = [file for message in messages for file in message["filenames"] if file.endswith(f"/{name}")]
+    if not found:
+        raise SystemExit(f"cargo built no {name}")
+    return found[-1]
+
+
+def target_directory(repository):
+    command = ["cargo", "metadata", "--format-version", "1", "--no-deps"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=repository)
+    return json.loads(done.stdout)["target_directory"]
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        raise SystemExit(__doc__)
+    print(executable(artifacts(sys.argv[2:]), sys.argv[1]))

@@ -1,0 +1,39 @@
+# shellcheck shell=bash
+# Sourced by the scripts, before they change the folder.
+
+scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+self=$(realpath "$0")
+
+# Goes on in a run of its own (see scripts/lib/run.py), in which the folder $STANCHION_RUN_FOLDER is there to be used:
+#   enter_run NAME [OPTION OF run.py]... -- "$@"
+enter_run() {
+    # A script that is started by another one has a run within that one's.
+    [[ ${STANCHION_RUN_SCRIPT-} != "$self" ]] || return 0
+    command -v python3 >/dev/null || { echo "$1: needs python3: apt-get install python3" >&2; exit 13; }
+    local name=$1 options=()
+    shift
+    while [[ $1 != -- ]]; do options+=("$1"); shift; done
+    shift
+    exec python3 -B "$scripts/lib/run.py" --name "$name" "${options[@]}" -- "$self" "$@"
+}
+
+# Says what is missing and ends with 13 when a program is not there:  need NAME-OF-SCRIPT PROGRAM "WHAT TO RUN"
+need() {
+    command -v "$2" >/dev/null || { echo "$1: needs $2: $3" >&2; exit 13; }
+}
+
+# Installs the Debian packages that are missing, as root; says which, and ends with 13, otherwise.
+need_packages() {
+    local name=$1 missing=() package
+    shift
+    command -v dpkg-query >/dev/null || { echo "$name: runs on Debian; elsewhere install what $* hold" >&2; return 0; }
+    for package in "$@"; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+    done
+    ((${#missing[@]} > 0)) || return 0
+    [[ $EUID -eq 0 ]] || { echo "$name: needs packages: apt-get install ${missing[*]}" >&2; exit 13; }
+    echo "$name: installing ${missing[*]}"
+    # Another one may be installing.
+    apt-get -o DPkg::Lock::Timeout=600 update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
