@@ -9,7 +9,7 @@ INK, MUTED, OURS, BEHIND = "#6b7280", "#9ca3af", "#2563eb", "#d97706"
 # File, title, and which rows by the start of their names.
 CHARTS = (
     ("peers.svg", "Durable saves: times as fast as other writers", ("save.kernel", "save.small_tensors", "save.huge_tensors", "mlperf")),
-    ("raw.svg", "Beside what only moves bytes", ("save.spdk", "save.kernel/fio", "restore.kernel")),
+    ("raw.svg", "Compared with programs that only move bytes", ("save.spdk", "save.kernel/fio", "restore.kernel")),
 )
 
 

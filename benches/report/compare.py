@@ -45,7 +45,7 @@ def rows_of_rounds(name, unit, first, between, again, note=""):
     control = [a / c for a, c in zip(first, again)]
     return [
         row_of_ratios(name, first + again, unit, ratios, between, note),
-        row_of_ratios(f"aa/{name}", first, unit, control, again, "control: ours beside ours"),
+        row_of_ratios(f"aa/{name}", first, unit, control, again, "control: ours to ours"),
     ]
 
 

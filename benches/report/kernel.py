@@ -194,7 +194,7 @@ def ladder(plan):
         note = f"{rung['what']}; ratio: to the rung below; stall of the trainer {rung['stall_seconds']:.3f} s"
         found.append(Row(f"ladder.{rung['rung']}", rung["gb_per_s"], "GB/s", rung["gain"], runs=plan.rounds, note=note))
     train = told["train"]
-    note = f"saves beside {train['compute_seconds']:.2f} s of compute, over the same iterations without saves"
+    note = f"saves during {train['compute_seconds']:.2f} s of compute, over the same iterations without saves"
     found.append(Row("train.stall", 100 * train["stall_share"], "% of an iteration", runs=5 * plan.rounds, note=note))
     return found
 

@@ -1,9 +1,18 @@
-"""What the figures were measured on."""
+"""What was measured, and on what."""
+import datetime
 import os
 import pathlib
 import re
 
 from .tools import ROOT, SPDK, Failed, run
+
+
+def source():
+    """The code that is measured. Asked before anything is built or written."""
+    commit = attempt(["git", "-C", ROOT, "rev-parse", "HEAD"])
+    changes = attempt(["git", "-C", ROOT, "status", "--porcelain"])
+    started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    return {"commit": commit, "clean": changes == "", "measured_at": started.replace("+00:00", "Z")}
 
 
 def describe(work):
@@ -20,7 +29,6 @@ def describe(work):
         "file_system": f"{kind} on {source}",
         "volatile_cache": read(f"{queue}/write_cache").strip() or "unknown",
         "load_average_at_start": os.getloadavg()[0],
-        "stanchion": attempt(["git", "-C", ROOT, "describe", "--always", "--dirty"]),
         "rustc": attempt(["rustc", "--version"]),
         "fio": attempt(["fio", "--version"]),
         "spdk": spdk_version(),

@@ -9,7 +9,7 @@ import sys
 import time
 
 import run
-from . import charts, kernel, machine, parts, pcie, peers, spdk, venv, write
+from . import charts, kernel, machine, parts, pcie, peers, results, spdk, venv, write
 from .compare import say
 from .tools import ROOT, Failed, build, has_spdk, target_directory
 
@@ -46,24 +46,30 @@ GRACE = "15"
 def main(script, description):
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--quick", action="store_true", help="smaller and fewer: a quarter of an hour on 2 cores")
-    options.add_argument("--peers", action="store_true", help="beside torch.save, DCP, safetensors and DeepSpeed too: 6 GB in target/peers, once")
+    options.add_argument("--peers", action="store_true", help="compare with torch.save, DCP, safetensors and DeepSpeed too: 6 GB in target/peers, once")
     options.add_argument("--charts", type=pathlib.Path, metavar="DIR", help="draw SVG charts of the rows")
     options.add_argument("--from", dest="source", type=pathlib.Path, metavar="FILE", help="measure nothing: charts and Markdown of such a JSON report")
+    options.add_argument("--results", type=pathlib.Path, metavar="FILE", help="replace the generated tables of this page")
+    options.add_argument("--check", action="store_true", help="with --from: write nothing; fail where --charts or --results would change a file")
     options.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the report as JSON")
     options.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="write it as Markdown (default: standard output)")
     options.add_argument("--only", metavar="REGEX", help="only rows whose name it finds")
     options.add_argument("--rounds", type=int, metavar="N", help="rounds of each comparison (default 7; 3 with --quick)")
     options.add_argument("--dir", type=pathlib.Path, help="where the drives in files go: into a new folder below DIR (default: below the target folder)", metavar="DIR")
     given = options.parse_args()
+    if given.check and not given.source:
+        options.error("--check needs --from")
     if given.source:
-        tell(given, *write.from_json(given.source.read_text()))
-        return 0
+        return publish(given, write.from_json(given.source.read_text()))
     if os.geteuid() != 0:
         print("scripts/bench: run as root: it reserves huge pages and starts NVMe-oF targets", file=sys.stderr)
         return 13
     run.enter(script, "bench", "--below", str(given.dir or target_directory()), "--grace", GRACE)
     for received in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(received, interrupt)
+    source = machine.source()
+    if not source["clean"]:
+        say("the tree has uncommitted changes, and the report says so: commit first for figures that are kept")
     programs = build()
     work = pathlib.Path(os.environ["STANCHION_RUN_FOLDER"])
     plan = Plan(given, programs, work)
@@ -93,10 +99,11 @@ def main(script, description):
         interrupted = by.signal
         plan.left_out("what was to come: interrupted")
     described["load_average_at_end"] = os.getloadavg()[0]
+    report = write.Report(source, described, rows, plan.missing)
     if given.json:
-        given.json.write_text(write.as_json(described, rows, plan.missing) + "\n")
-    tell(given, described, rows, plan.missing)
-    return 128 + interrupted if interrupted else int(failed)
+        given.json.write_text(write.as_json(report) + "\n")
+    published = publish(given, report)
+    return 128 + interrupted if interrupted else published or int(failed)
 
 
 class Interrupted(BaseException):
@@ -124,13 +131,24 @@ def on_own_network(group):
     return alone
 
 
-def tell(given, described, rows, missing):
+def publish(given, report):
+    """Writes what was asked for, or, with --check, compares it. The exit code."""
+    files = {}
     if given.charts:
-        given.charts.mkdir(parents=True, exist_ok=True)
-        for name, text in charts.draw(rows):
-            (given.charts / name).write_text(text)
-    text = write.as_markdown(described, rows, missing)
+        files |= {given.charts / name: text for name, text in charts.draw(report.rows)}
+    if given.results:
+        files[given.results] = results.page(given.results.read_text(), report)
+    if given.check:
+        stale = [str(file) for file, text in files.items() if not file.exists() or file.read_text() != text]
+        if stale:
+            print(f"scripts/bench: not what {given.source} generates: {', '.join(stale)}; run it without --check", file=sys.stderr)
+        return int(bool(stale))
+    for file, text in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    text = write.as_markdown(report)
     if given.markdown:
         given.markdown.write_text(text)
-    else:
+    elif not given.results:
         print(text)
+    return 0

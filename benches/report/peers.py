@@ -1,4 +1,4 @@
-"""Rows beside other writers of checkpoints, on the file system of the working directory. The runs themselves are in
+"""Rows compared with other writers of checkpoints, on the file system of the working directory. The runs themselves are in
 benches/peers; this says which, and makes rows of them."""
 import json
 

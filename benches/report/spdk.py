@@ -49,7 +49,7 @@ def unlimited(plan):
 
 
 def scales(plan):
-    """N drives beside N times one drive, and beside perf on the same N drives: what the target's core can serve."""
+    """N drives compared with N times one drive, and with perf on the same N drives: what the target's core can serve."""
     found = []
     for n in SCALES:
         beside_one, beside = f"save.spdk.scale_{n}/{n}x_one", f"save.spdk.scale_{n}/perf"

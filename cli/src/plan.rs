@@ -1,6 +1,6 @@
 //! `stanchion plan`: what checkpoints of a training job will cost, and what they save, before it runs.
 //!
-//! The model is that of docs/performance.md, "The model of `stanchion plan`". It opens no drive.
+//! The model is that of docs/performance/method.md, "The model of `stanchion plan`". It opens no drive.
 
 use clap::Args;
 use serde::Serialize;
