@@ -17,16 +17,19 @@ pub enum Bug {
     SlotReused,
     /// Neither metadata hashes nor data checksums are compared.
     ChecksumNotCompared,
+    /// The state goes by a generation before that is durable.
+    AdoptedEarly,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 5] = [
+    pub const ALL: [Bug; 6] = [
         Bug::SkipFlush,
         Bug::RootFirst,
         Bug::ExtentFreedEarly,
         Bug::SlotReused,
         Bug::ChecksumNotCompared,
+        Bug::AdoptedEarly,
     ];
 
     /// For the command line.
@@ -37,6 +40,7 @@ impl Bug {
             Bug::ExtentFreedEarly => "extent-freed-early",
             Bug::SlotReused => "slot-reused",
             Bug::ChecksumNotCompared => "checksum-not-compared",
+            Bug::AdoptedEarly => "adopted-early",
         }
     }
 }

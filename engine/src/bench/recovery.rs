@@ -1,7 +1,10 @@
 //! A pool that holds checkpoints, opened for writing again and again.
 
+use std::cell::RefCell;
+
 use uuid::Uuid;
 
+use crate::commit::{self, Committer};
 use crate::device::Device;
 use crate::device::retrying::Retrying;
 use crate::device::sim::{SimConfig, SimDrive};
@@ -12,7 +15,7 @@ use crate::memory::HugePages;
 use crate::name::CheckpointName;
 use crate::pool::{FormatOptions, format_on};
 use crate::recover::opening::{Identified, Opening, identify, recover_state};
-use crate::state::{BeginError, CheckpointSpec, Planned, State};
+use crate::state::{CheckpointSpec, State};
 use crate::units::Generation;
 
 const DRIVES: usize = 4;
@@ -50,8 +53,12 @@ impl RecoveryHarness {
         let devices = devices()?.into_iter().map(Retrying::over).collect();
         let drives = DirectDrives::new(devices, HugePages::Off)?;
         let mut harness = RecoveryHarness { drives, checkpoints };
-        let mut state = harness.recover()?;
-        let begun = (0..checkpoints).map(|step| {
+        let state = harness.recover()?;
+        let chunks = SEGMENT_BYTES / state.label().layout.chunk_bytes();
+        let state = RefCell::new(state);
+        let mut committer = Committer::new(&state);
+        let no_room = || Err(Error::Usage("the pool is too small".into()));
+        for step in 0..checkpoints {
             let spec = CheckpointSpec {
                 name: CheckpointName::new("llama", step as u64)?,
                 participants: 1,
@@ -59,21 +66,13 @@ impl RecoveryHarness {
                 len_bytes: SEGMENT_BYTES,
                 shards: Vec::new(),
             };
-            let begun = state.begin(&spec, Uuid::from_u128(1 + step as u128));
-            begun.map_err(
-                |(BeginError::Failed(error) | BeginError::Reclaim { no_space: error })| error,
-            )
-        });
-        let begun = begun.collect::<Result<Vec<u64>, Error>>()?;
-        for open in &begun {
-            state.set_whole(*open, 0);
+            let open = commit::begin(&state, &spec, Uuid::from_u128(1 + step as u128), no_room)?;
+            committer.set_whole(open, 0);
         }
-        let chunks = SEGMENT_BYTES / state.label().layout.chunk_bytes();
-        let planned = state.plan_commit(&begun, &|_, _| (0..chunks).collect(), 0)?;
-        harness.commit(&mut state, planned)?;
+        let drives = &mut harness.drives;
+        committer.commit_ready(drives, &|_, _| (0..chunks).collect(), 0).result?;
         for _ in 0..ROOT_SLOTS {
-            let planned = state.plan_empty(None, 0)?;
-            harness.commit(&mut state, planned)?;
+            committer.reclaim(drives, 0)?;
         }
         Ok(harness)
     }
@@ -96,12 +95,6 @@ impl RecoveryHarness {
         let state = recover_state(&mut self.drives, labels, &membership, opening, &mut notices)?;
         assert!(notices.is_empty(), "{notices:?}");
         Ok(state)
-    }
-
-    fn commit(&mut self, state: &mut State, planned: Planned) -> Result<(), Error> {
-        planned.plan.run(&mut self.drives).map_err(|failure| failure.error)?;
-        state.committed(planned);
-        Ok(())
     }
 }
 

@@ -6,8 +6,8 @@
 
 use super::check::{same_names, verify_checkpoint};
 use super::lab::{Lab, open_pool};
-use super::live::{Live, Operation, Stop};
-use crate::device::Operation as Command;
+use super::live::{Act, Live, Stop};
+use crate::device::Operation;
 use crate::device::sim::{Effect, Fault, SimDrive, SimRng, When};
 use crate::error::{Error, IoError};
 use crate::format::{Layout, Zone};
@@ -15,29 +15,25 @@ use crate::limits::BLOCK_BYTES;
 use crate::pool::Notice;
 use crate::units::Generation;
 
-/// Operations of one run.
-const OPERATIONS: usize = 40;
+/// Acts of one run.
+const ACTS: usize = 40;
 /// What a drive says that cannot do what it is asked.
 const INTERNAL_ERROR: IoError = IoError::Nvme { sct: 0, sc: 0x06, dnr: true };
 
-/// Operations with a fault at most of them; after each, the pool is opened as it is on the drives.
+/// Acts with a fault at most of them; after each, the pool is opened as it is on the drives.
 pub(super) fn faulty_run(mut live: Live<'_>, rng: &mut SimRng) -> Result<u64, String> {
     let drives = live.explorer.sims.len();
     let victim = rng.index(drives);
     let serial = format!("SIM{victim}");
     let mut done: Vec<String> = Vec::new();
     let mut opened = 0;
-    for _ in 0..OPERATIONS {
+    for _ in 0..ACTS {
         let fault = arm(&live, victim, rng);
         // A pool of one drive may be past opening.
-        let choices = if drives == 1 {
-            &[Operation::SaveSmall, Operation::Remove][..]
-        } else {
-            &Operation::ALL
-        };
-        let operation = choices[rng.index(choices.len())];
-        done.push(format!("{operation:?} with {fault}"));
-        let ended = live.perform(operation);
+        let choices = if drives == 1 { &[Act::SaveSmall, Act::Remove][..] } else { &Act::ALL };
+        let act = choices[rng.index(choices.len())];
+        done.push(format!("{act:?} with {fault}"));
+        let ended = live.perform(act);
         live.explorer.sims[victim].clear_faults();
         match ended {
             Ok(_) | Err(Stop::Refused(_)) => {}
@@ -59,11 +55,11 @@ pub(super) fn faulty_run(mut live: Live<'_>, rng: &mut SimRng) -> Result<u64, St
     Ok(opened)
 }
 
-/// Sets a fault for the next operation; says which.
+/// Sets a fault for the next act; says which.
 fn arm(live: &Live<'_>, victim: usize, rng: &mut SimRng) -> String {
-    let layout = &live.state.label().layout;
+    let layout = live.state().label().layout.clone();
     let sim = &live.explorer.sims[victim];
-    let command = if rng.one_in(3) { Command::WriteDurable } else { Command::Write };
+    let operation = if rng.one_in(3) { Operation::WriteDurable } else { Operation::Write };
     let when = When::Nth(rng.below(8));
     let effect = match rng.below(3) {
         0 => return "no fault".into(),
@@ -78,8 +74,8 @@ fn arm(live: &Live<'_>, victim: usize, rng: &mut SimRng) -> String {
             Effect::Misdirect { offset_bytes: start + block * BLOCK_BYTES }
         }
     };
-    let what = format!("{effect:?} of {command:?} {when:?}");
-    match sim.inject(Fault::new(command, when, effect)) {
+    let what = format!("{effect:?} of {operation:?} {when:?}");
+    match sim.inject(Fault::new(operation, when, effect)) {
         Ok(()) => what,
         Err(error) => format!("no fault ({error})"),
     }
@@ -87,9 +83,9 @@ fn arm(live: &Live<'_>, victim: usize, rng: &mut SimRng) -> String {
 
 /// Flips a bit of something that the newest generation needs; says of what.
 fn flip(live: &mut Live<'_>, victim: usize, rng: &mut SimRng) -> String {
-    let label = live.state.label().clone();
+    let label = live.state().label().clone();
     let layout: &Layout = &label.layout;
-    let generation = live.state.root().generation;
+    let generation = live.state().root().generation;
     let capacity = label.drives[victim].capacity_bytes;
     let (what, offset, len) = match rng.below(5) {
         // One copy of several on the same drive; a second flip there may undo the first.
@@ -152,11 +148,11 @@ fn told_or_right(live: &Live<'_>, image: &[SimDrive], serial: &str) -> Result<To
     Ok(if newest { Told::Opened } else { Told::Lost })
 }
 
-/// Fails the Nth command of an operation, for every N: once, and from there on. What the operation
+/// Fails the Nth command of an act, for every N: once, and from there on. What the act
 /// says must be true, and the pool must go on.
 pub(super) fn fail_each_command<'a>(
     start: &dyn Fn() -> Result<Live<'a>, String>,
-    operation: Operation,
+    act: Act,
     victim: usize,
     forever: bool,
 ) -> Result<u64, String> {
@@ -164,7 +160,7 @@ pub(super) fn fail_each_command<'a>(
         let mut live = start()?;
         // Something to remove, and something that must not be lost.
         for _ in 0..2 {
-            live.perform(Operation::SaveSmall).map_err(|stop| stop.to_string())?;
+            live.perform(Act::SaveSmall).map_err(|stop| stop.to_string())?;
         }
         let when = if forever { When::From(number) } else { When::Nth(number) };
         let fault = Fault {
@@ -176,17 +172,16 @@ pub(super) fn fail_each_command<'a>(
         let sim = live.explorer.sims[victim].clone();
         sim.inject(fault).map_err(|error| error.to_string())?;
         sim.start_trace(1024);
-        let ended = live.perform(operation);
+        let ended = live.perform(act);
         sim.clear_faults();
         let failed = sim.take_trace().iter().any(|event| matches!(event.ended, Some(Err(_))));
-        let context = |what: String| {
-            format!("{operation:?}, {INTERNAL_ERROR} of SIM{victim} {when:?}: {what}")
-        };
+        let context =
+            |what: String| format!("{act:?}, {INTERNAL_ERROR} of SIM{victim} {when:?}: {what}");
         match ended {
             Ok(_) if !failed => return Ok(number),
             Ok(_) => {}
             Err(Stop::Refused(error)) if failed => {
-                if live.state.check_poison().is_ok() {
+                if live.state().check_poison().is_ok() {
                     live.save_again().map_err(|what| context(format!("{what}, after {error}")))?;
                 }
             }

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::model::{Contents, Stored};
+use crate::commit::{self, Committer};
 use crate::device::sim::{SimConfig, SimDrive};
 use crate::device::{Device, DriveInfo};
 use crate::direct::DirectDrives;
-use crate::drives::{DriveCommand, Drives};
+use crate::drives::{DriveCommand, Drives, run_all};
 use crate::error::{Error, IoError};
 use crate::format::{DriveEntry, DriveState, Features, Label, Layout};
 use crate::limits::BLOCK_BYTES;
 use crate::memory::{HugePages, Region};
-use crate::pool::{Notice, format};
+use crate::pool::Notice;
 use crate::recover::opening::{Identified, Opening, identify, recover_state};
 use crate::state::{CheckpointSpec, State};
 use crate::units::DriveIndex;
@@ -147,10 +148,10 @@ impl Base {
             (0..drives).map(|number| SimDrive::new(config(number))).collect::<Result<_, _>>()?;
         let mut direct = lab.drive(&sims)?;
         let label = label(shape)?;
-        format::write_pool(&mut direct, &label)?;
+        commit::make_pool(&mut direct, &label)?;
 
-        let mut now_unix_ns = BIRTH_UNIX_NS + 1;
-        let mut state = open_pool(&mut direct, true, now_unix_ns, &mut Vec::new())?;
+        let now_unix_ns = BIRTH_UNIX_NS + 1;
+        let state = open_pool(&mut direct, true, now_unix_ns, &mut Vec::new())?;
         // The ballast: nearly all slots, never written, so its bytes are zeros.
         let slots = state.free_slots().iter().map(|free| free - FREE_SLOTS).sum::<u64>()
             / u64::from(copies);
@@ -162,28 +163,27 @@ impl Base {
             len_bytes: slots * CHUNK_BYTES,
             shards: Vec::new(),
         };
-        let open = state.begin(&spec, Uuid::from_u128(1)).map_err(|_| no_room())?;
-        state.set_whole(open, 0);
+        let state = RefCell::new(state);
+        let mut committer = Committer::new(&state);
+        let open = commit::begin(&state, &spec, Uuid::from_u128(1), || Err(no_room()))?;
+        committer.set_whole(open, 0);
         let zero = crate::format::crc64(&vec![0; CHUNK_BYTES as usize]);
         let sums = |_, _| vec![zero; slots as usize];
-        for planned in [true, false] {
-            now_unix_ns += 1;
-            let planned = if planned {
-                state.plan_commit(&[open], &sums, now_unix_ns)?
-            } else {
-                state.plan_empty(None, now_unix_ns)?
-            };
-            planned.plan.run(&mut direct).map_err(|failure| failure.error)?;
-            state.committed(planned);
-        }
+        committer.commit_ready(&mut direct, &sums, now_unix_ns + 1).result?;
+        let generation = committer.reclaim(&mut direct, now_unix_ns + 2)?.0;
         let flushes =
             (0..drives as u16).map(|drive| DriveCommand::Flush { drive: DriveIndex(drive) });
-        crate::drives::run_all(&mut direct, &mut flushes.collect::<Vec<_>>())?;
+        run_all(&mut direct, &mut flushes.collect::<Vec<_>>())?;
         drop(direct);
-        let generation = state.root().generation.0;
         let contents = Contents::from([(name, Stored::Ballast)]);
         let sims = (0..).zip(&sims).map(|(number, sim)| compact(sim, config(number)));
-        Ok(Base { shape, sims: sims.collect::<Result<_, _>>()?, contents, generation, now_unix_ns })
+        Ok(Base {
+            shape,
+            sims: sims.collect::<Result<_, _>>()?,
+            contents,
+            generation,
+            now_unix_ns: now_unix_ns + 2,
+        })
     }
 }
 

@@ -1,7 +1,9 @@
-//! An open pool on one thread: does what the keeper and the reactors do, in the same order, over the
-//! same state and commit, while an explorer looks on.
+//! An open pool on one thread: brings the committer what the keeper and the sessions bring it, while
+//! an explorer looks on. What is committed, and in which order, is the committer's own.
 
+use std::cell::{Ref, RefCell};
 use std::ops::Range;
+use std::rc::Rc;
 
 use uuid::Uuid;
 
@@ -9,22 +11,24 @@ use super::check::{read_tables, same_names};
 use super::explorer::{Explorer, Watched};
 use super::lab::{Base, CHUNK_BYTES, open_pool};
 use super::model::{Contents, Stored, chunk_bytes};
+use crate::commit::{self, Committer, Ended};
+use crate::device::DriveInfo;
 use crate::device::sim::{SimDrive, SimRng};
 use crate::direct::DirectDrives;
-use crate::drives::DriveCommand;
-use crate::error::Error;
+use crate::drives::{DriveCommand, Drives, run_all};
+use crate::error::{Error, IoError};
 use crate::format::crc64;
 use crate::limits::BLOCK_BYTES;
 use crate::name::CheckpointName;
-use crate::state::{BeginError, CheckpointSpec, Planned, Progress, State};
+use crate::state::{CheckpointSpec, Progress, State};
 use crate::units::Generation;
 
 /// Less than a chunk, and not whole blocks.
 const SMALL_BYTES: u64 = 5000;
 
-/// One operation on the pool.
+/// What is done to the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Operation {
+pub(super) enum Act {
     /// Save a checkpoint of one chunk.
     SaveSmall,
     /// Save a checkpoint with chunks on every drive.
@@ -43,30 +47,24 @@ pub(super) enum Operation {
     Reopen,
 }
 
-impl Operation {
+impl Act {
     /// What the small worlds are made of.
-    pub(super) const SMALL: [Operation; 6] = [
-        Operation::SaveSmall,
-        Operation::SaveSpanning,
-        Operation::SavePair,
-        Operation::Remove,
-        Operation::Reclaim,
-        Operation::Reopen,
-    ];
+    pub(super) const SMALL: [Act; 6] =
+        [Act::SaveSmall, Act::SaveSpanning, Act::SavePair, Act::Remove, Act::Reclaim, Act::Reopen];
     /// Long runs do these, too.
-    pub(super) const ALL: [Operation; 8] = [
-        Operation::SaveSmall,
-        Operation::SaveSpanning,
-        Operation::SavePair,
-        Operation::Remove,
-        Operation::Reclaim,
-        Operation::Reopen,
-        Operation::SaveOverlapping,
-        Operation::Abandon,
+    pub(super) const ALL: [Act; 8] = [
+        Act::SaveSmall,
+        Act::SaveSpanning,
+        Act::SavePair,
+        Act::Remove,
+        Act::Reclaim,
+        Act::Reopen,
+        Act::SaveOverlapping,
+        Act::Abandon,
     ];
 }
 
-/// Why an operation ended early.
+/// Why an act ended early.
 #[derive(Debug)]
 pub(super) enum Stop {
     /// The engine said so; the pool goes on.
@@ -87,6 +85,12 @@ impl std::fmt::Display for Stop {
     }
 }
 
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Refused(error)
+    }
+}
+
 impl From<String> for Stop {
     fn from(what: String) -> Stop {
         Stop::Violation(what)
@@ -104,11 +108,36 @@ struct Begun {
 /// The open pool.
 pub(super) struct Live<'a> {
     pub(super) explorer: Explorer<'a>,
-    pub(super) state: State,
+    state: Rc<RefCell<State>>,
+    committer: KeptCommitter,
     drives: DirectDrives,
     now_unix_ns: u64,
     next_step: u64,
     waiting: Option<Begun>,
+}
+
+/// The committer, over a state that is kept here.
+type KeptCommitter = Committer<Rc<RefCell<State>>>;
+
+/// The drives while the committer has them. They see to it that it does not hold the state then,
+/// which would keep trainers from beginning.
+struct Unheld<'e, 'a> {
+    drives: Watched<'e, 'a>,
+    state: &'e RefCell<State>,
+}
+
+impl Drives for Unheld<'_, '_> {
+    fn info(&self) -> &[DriveInfo] {
+        self.drives.info()
+    }
+
+    fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), IoError>> {
+        if self.state.try_borrow_mut().is_err() {
+            let held = || "the state is held while drives work".to_owned();
+            self.drives.explorer.violation.get_or_insert_with(held);
+        }
+        self.drives.run(batch)
+    }
 }
 
 impl<'a> Live<'a> {
@@ -120,7 +149,7 @@ impl<'a> Live<'a> {
             .map_err(|error| error.to_string())?;
         explorer.expected.begin(base.generation + 1, base.contents.clone());
         explorer.expected.acknowledge(base.generation + 1);
-        let mut live = Live { explorer, state, drives, now_unix_ns, next_step: 1, waiting: None };
+        let mut live = Live::new(explorer, state, drives, now_unix_ns, 1);
         live.protect()?;
         Ok(live)
     }
@@ -133,8 +162,23 @@ impl<'a> Live<'a> {
     ) -> Result<Live<'a>, String> {
         let drives = explorer.lab.drive(&explorer.sims).map_err(|error| error.to_string())?;
         let taken = state.checkpoints().map(|committed| committed.entry.step).max().unwrap_or(0);
-        let next_step = taken + 1000;
-        Ok(Live { explorer, state, drives, now_unix_ns, next_step, waiting: None })
+        Ok(Live::new(explorer, state, drives, now_unix_ns, taken + 1000))
+    }
+
+    fn new(
+        explorer: Explorer<'a>,
+        state: State,
+        drives: DirectDrives,
+        now_unix_ns: u64,
+        next_step: u64,
+    ) -> Live<'a> {
+        let state = Rc::new(RefCell::new(state));
+        let committer = Committer::new(Rc::clone(&state));
+        Live { explorer, state, committer, drives, now_unix_ns, next_step, waiting: None }
+    }
+
+    pub(super) fn state(&self) -> Ref<'_, State> {
+        self.state.borrow()
     }
 
     /// The drives and what they must hold.
@@ -143,24 +187,24 @@ impl<'a> Live<'a> {
         (self.explorer.sims, self.explorer.expected)
     }
 
-    /// Carries an operation out. `Ok(false)`: there was nothing to do, or no room.
-    pub(super) fn perform(&mut self, operation: Operation) -> Result<bool, Stop> {
+    /// Does it. `Ok(false)`: there was nothing to do, or no room.
+    pub(super) fn perform(&mut self, act: Act) -> Result<bool, Stop> {
         let drives = self.explorer.sims.len() as u64;
-        match operation {
-            Operation::SaveSmall => self.save(&[SMALL_BYTES]),
-            Operation::SaveSpanning => self.save(&[drives * CHUNK_BYTES + SMALL_BYTES]),
-            Operation::SavePair => self.save(&[SMALL_BYTES, CHUNK_BYTES]),
-            Operation::SaveOverlapping => self.save_overlapping(),
-            Operation::Abandon => {
+        match act {
+            Act::SaveSmall => self.save(&[SMALL_BYTES]),
+            Act::SaveSpanning => self.save(&[drives * CHUNK_BYTES + SMALL_BYTES]),
+            Act::SavePair => self.save(&[SMALL_BYTES, CHUNK_BYTES]),
+            Act::SaveOverlapping => self.save_overlapping(),
+            Act::Abandon => {
                 let Some(begun) = self.begin(&[SMALL_BYTES, SMALL_BYTES])? else {
                     return Ok(false);
                 };
                 self.give_up(begun.number, begun.sums.len());
                 Ok(true)
             }
-            Operation::Remove => self.remove(),
-            Operation::Reclaim => self.reclaim().map(|()| true),
-            Operation::Reopen => self.reopen().map(|()| true),
+            Act::Remove => self.remove(),
+            Act::Reclaim => self.reclaim().map(|()| true),
+            Act::Reopen => self.reopen().map(|()| true),
         }
     }
 
@@ -219,19 +263,15 @@ impl<'a> Live<'a> {
 
     /// Lets a participant join; `None` when there is no room even after an empty commit.
     fn join(&mut self, spec: &CheckpointSpec) -> Result<Option<u64>, Stop> {
-        for reclaimed in [false, true] {
-            let id = Uuid::from_u128(u128::from(spec.name.step) << 8 | 0xc);
-            match self.state.begin(spec, id) {
-                Ok(number) => return Ok(Some(number)),
-                Err(BeginError::Reclaim { .. }) if !reclaimed => self.reclaim()?,
-                Err(BeginError::Reclaim { .. }) => return Ok(None),
-                Err(BeginError::Failed(
-                    Error::NoSpace { .. } | Error::NoMetadataSpace | Error::TooMany { .. },
-                )) => return Ok(None),
-                Err(BeginError::Failed(error)) => return Err(Stop::Refused(error)),
-            }
+        let id = Uuid::from_u128(u128::from(spec.name.step) << 8 | 0xc);
+        let state = Rc::clone(&self.state);
+        match commit::begin(&*state, spec, id, || self.reclaim()) {
+            Ok(number) => Ok(Some(number)),
+            Err(Stop::Refused(
+                Error::NoSpace { .. } | Error::NoMetadataSpace | Error::TooMany { .. },
+            )) => Ok(None),
+            Err(stop) => Err(stop),
         }
-        Ok(None)
     }
 
     /// Writes all chunks of all participants; the result is their checksums.
@@ -245,7 +285,8 @@ impl<'a> Live<'a> {
         let mut writes = Vec::new();
         for (participant, len_bytes) in (0..).zip(lengths_bytes) {
             let mut of_segment = Vec::new();
-            let copies = self.state.copies_of(number, participant).unwrap_or_default();
+            let state = self.state.borrow();
+            let copies = state.copies_of(number, participant).unwrap_or_default();
             for (chunk, copies) in (0..).zip(copies) {
                 let len_bytes = CHUNK_BYTES.min(len_bytes - chunk * CHUNK_BYTES) as usize;
                 let mut bytes = chunk_bytes(seed, participant, chunk, len_bytes);
@@ -255,7 +296,7 @@ impl<'a> Live<'a> {
             }
             sums.push(of_segment);
         }
-        let layout = self.state.label().layout.clone();
+        let layout = self.state().label().layout.clone();
         let mut batch: Vec<_> = writes
             .iter()
             .map(|(location, data)| DriveCommand::Write {
@@ -266,23 +307,22 @@ impl<'a> Live<'a> {
             })
             .collect();
         let mut watched = Watched { drives: &mut self.drives, explorer: &mut self.explorer };
-        let written = crate::drives::run_all(&mut watched, &mut batch);
+        let written = run_all(&mut watched, &mut batch);
         self.stopped()?;
         written.map_err(Stop::Refused)?;
         Ok(sums)
     }
 
-    /// Gives up a checkpoint that so many participants have joined.
+    /// Gives up a checkpoint that this many participants have joined.
     fn give_up(&mut self, number: u64, participants: usize) {
-        self.state.mark_aborted(number);
-        (0..participants as u32).for_each(|ended| self.state.end_segment(number, ended));
+        (0..participants as u32).for_each(|ended| self.committer.give_up(number, Some(ended)));
     }
 
     fn commit(&mut self, begun: Vec<Begun>) -> Result<(), Stop> {
         let mut contents = self.explorer.expected.contents().clone();
         for begun in &begun {
             for participant in 0..begun.sums.len() as u32 {
-                let progress = self.state.set_whole(begun.number, participant);
+                let progress = self.committer.set_whole(begun.number, participant);
                 let last = participant as usize + 1 == begun.sums.len();
                 let wanted = if last { Progress::Ready } else { Progress::Waiting };
                 if progress != wanted {
@@ -296,13 +336,11 @@ impl<'a> Live<'a> {
             let begun = begun.iter().find(|begun| begun.number == number);
             begun.map_or_else(Vec::new, |begun| begun.sums[participant as usize].clone())
         };
-        let now = self.tick();
-        let planned = self.state.plan_commit(&numbers, &sums, now).map_err(Stop::Refused)?;
-        let ended = self.make_durable(planned, contents);
-        if ended.is_err() {
-            numbers.iter().for_each(|number| self.state.mark_aborted(*number));
-        }
-        ended
+        self.generation(contents, |committer, drives, now| {
+            let Ended { open, result } = committer.commit_ready(drives, &sums, now);
+            assert_eq!(open, numbers, "what is ready is committed, and nothing else");
+            result
+        })
     }
 
     fn remove(&mut self) -> Result<bool, Stop> {
@@ -310,36 +348,48 @@ impl<'a> Live<'a> {
         let oldest = contents.iter().find(|(_, stored)| **stored != Stored::Ballast);
         let Some(name) = oldest.map(|(name, _)| name.clone()) else { return Ok(false) };
         contents.remove(&name);
-        let now = self.tick();
-        let planned = self.state.plan_remove(&name, now).map_err(Stop::Refused)?;
-        self.make_durable(planned, contents)?;
+        self.generation(contents, |committer, drives, now| committer.remove(drives, &name, now))?;
         Ok(true)
     }
 
     fn reclaim(&mut self) -> Result<(), Stop> {
         let contents = self.explorer.expected.contents().clone();
-        let now = self.tick();
-        let planned = self.state.plan_empty(None, now).map_err(Stop::Refused)?;
-        self.make_durable(planned, contents)
+        self.generation(contents, |committer, drives, now| committer.reclaim(drives, now))
     }
 
-    /// As the keeper does it.
-    fn make_durable(&mut self, planned: Planned, contents: Contents) -> Result<(), Stop> {
-        let generation = planned.plan.root.generation.0;
-        self.explorer.expected.begin(generation, contents);
-        let mut watched = Watched { drives: &mut self.drives, explorer: &mut self.explorer };
-        let ended = planned.plan.run(&mut watched);
-        self.stopped()?;
-        if let Err(failure) = ended {
-            if let Some(what) = failure.poison() {
-                self.state.poison(what, failure.error.to_string());
-            } else {
-                self.explorer.expected.pending = None;
-            }
-            return Err(Stop::Refused(failure.error));
+    /// Has the committer make a generation, which is to hold `contents`.
+    fn generation(
+        &mut self,
+        contents: Contents,
+        make: impl FnOnce(&mut KeptCommitter, &mut dyn Drives, u64) -> Result<Generation, Error>,
+    ) -> Result<(), Stop> {
+        let now = self.tick();
+        // A pool that is poisoned makes none, and may have one under way for ever.
+        if self.state().check_poison().is_ok() {
+            let next = self.state().next_generation().0;
+            self.explorer.expected.begin(next, contents);
         }
-        self.state.committed(planned);
-        self.acknowledged(generation)
+        let mut drives = Unheld {
+            drives: Watched { drives: &mut self.drives, explorer: &mut self.explorer },
+            state: &self.state,
+        };
+        let made = make(&mut self.committer, &mut drives, now);
+        self.stopped()?;
+        match made {
+            Ok(generation) if Some(generation.0) == self.explorer.expected.pending => {
+                self.acknowledged(generation.0)
+            }
+            Ok(generation) => {
+                let expected = self.explorer.expected.pending;
+                Err(Stop::Violation(format!("generation {generation} is made, not {expected:?}")))
+            }
+            Err(error) => {
+                if self.state().check_poison().is_ok() {
+                    self.explorer.expected.pending = None;
+                }
+                Err(Stop::Refused(error))
+            }
+        }
     }
 
     fn acknowledged(&mut self, generation: u64) -> Result<(), Stop> {
@@ -362,14 +412,17 @@ impl<'a> Live<'a> {
         let opened = open_pool(&mut watched, true, now, &mut Vec::new());
         self.stopped()?;
         match opened {
-            Ok(state) => self.state = state,
+            Ok(state) => {
+                self.state = Rc::new(RefCell::new(state));
+                self.committer = Committer::new(Rc::clone(&self.state));
+            }
             Err(error) => {
                 // What the state knew may be outdated; nothing goes on with it.
-                self.state.poison("open", error.to_string());
+                self.state.borrow_mut().poison("open", error.to_string());
                 return Err(Stop::Refused(error));
             }
         }
-        same_names(&self.state, self.explorer.expected.contents())?;
+        same_names(&self.state(), self.explorer.expected.contents())?;
         self.acknowledged(generation)
     }
 
@@ -388,8 +441,8 @@ impl<'a> Live<'a> {
         metadata: bool,
         rng: &mut SimRng,
     ) -> Option<(u64, u64)> {
-        let label = self.state.label().clone();
-        let all: Vec<_> = self.state.checkpoints().cloned().collect();
+        let label = self.state().label().clone();
+        let all: Vec<_> = self.state().checkpoints().cloned().collect();
         let committed = &all[rng.index(all.len())];
         let (manifest, tables) = read_tables(&mut self.drives, &label, committed).ok()?;
         let mut extents: Vec<(u64, u64)> = Vec::new();
@@ -408,7 +461,7 @@ impl<'a> Live<'a> {
         (!extents.is_empty()).then(|| extents[rng.index(extents.len())])
     }
 
-    /// The power went during an operation: opens what is left, and learns what that is.
+    /// The power went during an act: opens what is left, and learns what that is.
     pub(super) fn recover(&mut self) -> Result<(), Stop> {
         let Some(survivors) = self.explorer.survivors.take() else { return Ok(()) };
         self.waiting = None;
@@ -439,10 +492,10 @@ impl<'a> Live<'a> {
     /// One more small save, making room for it if need be.
     pub(super) fn save_again(&mut self) -> Result<(), String> {
         for _ in 0..4 {
-            match self.perform(Operation::SaveSmall) {
+            match self.perform(Act::SaveSmall) {
                 Ok(true) => return Ok(()),
                 Ok(false) => {
-                    self.perform(Operation::Remove).map_err(|stop| stop.to_string())?;
+                    self.perform(Act::Remove).map_err(|stop| stop.to_string())?;
                 }
                 Err(stop) => return Err(format!("saving after recovery: {stop}")),
             }
@@ -466,7 +519,7 @@ impl<'a> Live<'a> {
             return Ok(());
         }
         let generation = self.explorer.expected.acknowledged;
-        let label = self.state.label().clone();
+        let label = self.state().label().clone();
         let drives = label.drives.len() as u64;
         let mut places: Vec<Range<u64>> = Vec::new();
         let mut add = |drive: u64, offset: u64, len: u64| {
@@ -477,7 +530,8 @@ impl<'a> Live<'a> {
             let offset = label.layout.catalogue_offset(Generation(newest));
             (0..drives).for_each(|drive| add(drive, offset, slot_bytes));
         }
-        for committed in self.state.checkpoints() {
+        let state = self.state.borrow();
+        for committed in state.checkpoints() {
             let Ok((manifest, tables)) = read_tables(&mut self.drives, &label, committed) else {
                 continue;
             };

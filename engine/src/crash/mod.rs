@@ -1,11 +1,11 @@
-//! The crash explorer: drives the engine's own state, commit and recovery over simulated drives, on
-//! one thread, crashes them in every way that a power cut may leave them, and holds each image
+//! The crash explorer: drives the engine's own committer and recovery over simulated drives, on one
+//! thread, crashes them in every way that a power cut may leave them, and holds each image
 //! against a model of what was acknowledged.
 //!
-//! - Small worlds: all sequences of up to three operations on one to four drives, and on mirrors of
+//! - Small worlds: all sequences of up to three acts on one to four drives, and on mirrors of
 //!   two and three. Each sequence
-//!   explores the crashes of its last operation; those of the ones before are another sequence's.
-//! - Long runs: many operations by a seed, with power cuts between them, and with bits that flip
+//!   explores the crashes of its last act; those of the ones before are another sequence's.
+//! - Long runs: many acts by a seed, with power cuts between them, and with bits that flip
 //!   and writes that are lost or land elsewhere on one drive.
 //! - One seed gives one run, whatever the number of threads: an item's images follow from the seed,
 //!   the round and the item alone, and a run ends only between groups of items.
@@ -30,10 +30,10 @@ use crate::device::sim::{SimDrive, SimRng};
 use explorer::{Explorer, Tally};
 use images::Effort;
 use lab::{Base, Lab, SHAPES};
-use live::{Live, Operation, Stop};
+use live::{Act, Live, Stop};
 use model::Expected;
 
-/// Operations of the longest sequence.
+/// Acts of the longest sequence.
 const LONGEST: u32 = 3;
 /// Items between two looks at whether there are enough images.
 const GROUP: usize = 32;
@@ -41,8 +41,8 @@ const GROUP: usize = 32;
 const LONG_RUNS: usize = 24;
 /// Runs with faults in each round.
 const FAULTY_RUNS: usize = 64;
-/// Sweeps that fail every command of an operation in turn: by operation, shape, once or forever.
-const SWEEPS: usize = Operation::SMALL.len() * SHAPES.len() * 2;
+/// Sweeps that fail every command of an act in turn: by act, shape, once or forever.
+const SWEEPS: usize = Act::SMALL.len() * SHAPES.len() * 2;
 
 /// What to explore.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +64,7 @@ pub struct CrashReport {
     pub images: u64,
     /// Different ones among them.
     pub distinct: u64,
-    /// Sequences of operations.
+    /// Sequences of acts.
     pub sequences: u64,
 }
 
@@ -115,26 +115,26 @@ pub fn explore(options: CrashOptions) -> Result<CrashReport, Violation> {
     }
 }
 
-/// One sequence of operations on a pool of one shape.
+/// One sequence of acts on a pool of one shape.
 #[derive(Clone, Debug)]
 struct World {
     /// Its place in [`SHAPES`].
     shape: usize,
-    operations: Vec<Operation>,
+    acts: Vec<Act>,
 }
 
 fn small_worlds() -> Vec<World> {
     let mut worlds = Vec::new();
     for shape in 0..SHAPES.len() {
         for length in 1..=LONGEST {
-            let choices = Operation::SMALL.len();
+            let choices = Act::SMALL.len();
             for mut number in 0..choices.pow(length) {
-                let mut operations = Vec::new();
+                let mut acts = Vec::new();
                 for _ in 0..length {
-                    operations.push(Operation::SMALL[number % choices]);
+                    acts.push(Act::SMALL[number % choices]);
                     number /= choices;
                 }
-                worlds.push(World { shape, operations });
+                worlds.push(World { shape, acts });
             }
         }
     }
@@ -218,20 +218,20 @@ impl Run<'_> {
     }
 
     fn sweep(&self, lab: &Lab, number: usize, seed: u64) -> Result<u64, String> {
-        let operation = Operation::SMALL[number % Operation::SMALL.len()];
-        let rest = number / Operation::SMALL.len();
+        let act = Act::SMALL[number % Act::SMALL.len()];
+        let rest = number / Act::SMALL.len();
         let (shape, forever) = (rest % SHAPES.len(), rest >= SHAPES.len());
         let base = &self.bases[shape];
         let start = || Live::start(self.explorer(lab, base, seed, Effort::NONE), base);
-        faults::fail_each_command(&start, operation, base.shape.drives / 2, forever)
+        faults::fail_each_command(&start, act, base.shape.drives / 2, forever)
     }
 
     fn small_world(&self, lab: &Lab, world: &World, seed: u64) -> Result<u64, String> {
         let base = &self.bases[world.shape];
         let mut live = Live::start(self.explorer(lab, base, seed, Effort::NONE), base)?;
-        let (last, before) = world.operations.split_last().ok_or("no operation")?;
-        for operation in before {
-            live.perform(*operation).map_err(|stop| context(world, &stop))?;
+        let (last, before) = world.acts.split_last().ok_or("no act")?;
+        for act in before {
+            live.perform(*act).map_err(|stop| context(world, &stop))?;
         }
         live.explorer.effort = self.effort(base.shape.drives);
         live.perform(*last).map_err(|stop| context(world, &stop))?;
@@ -247,14 +247,14 @@ impl Run<'_> {
         let mut live = Live::start(explorer, base)?;
         let mut done = Vec::new();
         for _ in 0..100 {
-            let operation = Operation::ALL[rng.index(Operation::ALL.len())];
-            done.push(operation);
-            let ended = match live.perform(operation) {
+            let act = Act::ALL[rng.index(Act::ALL.len())];
+            done.push(act);
+            let ended = match live.perform(act) {
                 Err(Stop::PowerCut) => live.recover(),
                 other => other.map(|_| ()),
             };
             ended.map_err(|stop| {
-                format!("{:?}, a long run, its last operation {done:?}:\n  {stop}", base.shape)
+                format!("{:?}, a long run, its last act {done:?}:\n  {stop}", base.shape)
             })?;
         }
         Ok(live.explorer.images)
@@ -304,5 +304,5 @@ impl Run<'_> {
 }
 
 fn context(world: &World, stop: &Stop) -> String {
-    format!("{:?}, {:?}: {stop}", SHAPES[world.shape], world.operations)
+    format!("{:?}, {:?}: {stop}", SHAPES[world.shape], world.acts)
 }

@@ -6,14 +6,14 @@ use super::check::same_names;
 use super::explorer::{Explorer, Tally};
 use super::images::Effort;
 use super::lab::{self, Base, Lab, Shape, open_pool};
-use super::live::{Live, Operation};
+use super::live::{Act, Live};
 use super::model::Expected;
-use crate::device::Operation as Command;
+use crate::device::Operation;
 use crate::device::sim::{Effect, Fault, SimConfig, SimDrive, SimRng, When};
 use crate::error::{Error, IoError};
 use crate::format::{Label, Layout};
 use crate::limits::BLOCK_BYTES;
-use crate::pool::{Notice, format};
+use crate::pool::Notice;
 use crate::state::State;
 use crate::units::Generation;
 
@@ -46,8 +46,8 @@ fn saved(lab: &Lab, drives: usize) -> (Vec<SimDrive>, Expected) {
         depth: 0,
     };
     let mut live = Live::start(explorer, &base).unwrap();
-    assert!(live.perform(Operation::SaveSmall).unwrap());
-    assert!(live.perform(Operation::SaveSmall).unwrap());
+    assert!(live.perform(Act::SaveSmall).unwrap());
+    assert!(live.perform(Act::SaveSmall).unwrap());
     live.end()
 }
 
@@ -59,7 +59,7 @@ fn open(lab: &Lab, sims: &[SimDrive], writable: bool) -> Result<(State, Vec<Noti
 }
 
 fn fail_reads(sim: &SimDrive, offset_bytes: u64, error: IoError) {
-    let fault = Fault::new(Command::Read, When::From(0), Effect::Fail(error));
+    let fault = Fault::new(Operation::Read, When::From(0), Effect::Fail(error));
     sim.inject(fault.within(offset_bytes..offset_bytes + BLOCK_BYTES)).unwrap();
 }
 
@@ -146,7 +146,7 @@ fn cost_of_opening(lab: &Lab, capacity_bytes: u64) -> (usize, u64) {
     label.drives[0].capacity_bytes = capacity_bytes;
     label.layout = Layout::plan(&[capacity_bytes], 1 << 20).unwrap();
     label.drives[0].uuid = Uuid::from_u128(5);
-    format::write_pool(&mut drives, &label).unwrap();
+    crate::commit::make_pool(&mut drives, &label).unwrap();
     drop(drives);
     sims[0].start_trace(1 << 12);
     open(lab, &sims, true).unwrap();

@@ -16,9 +16,9 @@ fn run(items: &[usize], worlds: &[World], threads: usize) -> (u64, u64, u64) {
     (report.images, tally.distinct(), report.sequences)
 }
 
-/// All sequences of up to two operations on few drives.
+/// All sequences of up to two acts on few drives.
 fn few_worlds() -> Vec<World> {
-    let few = |world: &World| FEW.contains(&world.shape) && world.operations.len() <= 2;
+    let few = |world: &World| FEW.contains(&world.shape) && world.acts.len() <= 2;
     small_worlds().into_iter().filter(few).collect()
 }
 

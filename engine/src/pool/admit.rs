@@ -6,6 +6,7 @@
 //! the drive, or with it as rebuilding.
 
 use crate::address::DriveAddress;
+use crate::commit;
 use crate::device::kernel::OpenMode;
 use crate::device::retrying::Retrying;
 use crate::device::safety::{self, Findings};
@@ -16,10 +17,10 @@ use crate::error::Error;
 use crate::format::{DriveState, Label};
 use crate::lock::{PoolLock, Sharing};
 use crate::memory::HugePages;
-use crate::pool::format::{Content, Survey, erase, label_serial, read_content};
+use crate::pool::format::{Content, Survey, label_serial, read_content};
 use crate::pool::open::{in_order, metadata_pages, open_usable};
 use crate::pool::{PoolMode, PoolOptions, new_id};
-use crate::recover::labels::{read_labels, write_labels};
+use crate::recover::labels::read_labels;
 use crate::recover::membership::Membership;
 use crate::recover::opening::{Identified, identify};
 use crate::units::DriveIndex;
@@ -113,9 +114,7 @@ fn admit_checked(
         entry.uuid = new_id();
         entry.serial = label_serial(&info);
     }
-    // Roots of another time must not be met on a drive that takes part.
-    erase(&mut drives, &label, &[vacancy.place])?;
-    write_labels(&mut drives, &label)?;
+    commit::take_in(&mut drives, &label, vacancy.place)?;
     let serial = label.drives[vacancy.place.as_usize()].serial.clone();
     Ok(Admission { serial, replaced_serial, returning: vacancy.returning })
 }

@@ -1,35 +1,31 @@
-//! Making a pool of drives, and looking at what a drive holds before that.
-//!
-//! Formatting is ordered so that a crash in the middle leaves a drive without a label, which counts
-//! as blank: first the old labels go, then the new root and catalogue are made durable, and the new
-//! labels come last.
+//! Making a pool of drives, and looking at what a drive holds before that. In which order a pool is
+//! written is in [`crate::commit::make_pool`].
 
 use std::path::Path;
 
 use uuid::Uuid;
 
 use crate::address::DriveAddress;
+use crate::commit::make_pool;
 use crate::device::kernel::{self, OpenMode};
 use crate::device::retrying::Retrying;
 use crate::device::safety::{self, Findings, PROBE_BYTES, content_signature};
 use crate::device::{Device, DriveInfo};
 use crate::direct::DirectDrives;
-use crate::drives::{DriveCommand, Drives, flush_all, run_all};
+use crate::drives::{DriveCommand, Drives, run_all};
 use crate::error::Error;
 use crate::format::MAX_SERIAL_BYTES;
-use crate::format::{
-    Catalogue, DriveEntry, DriveState, Features, Label, Layout, MetaExtent, Redundancy, Root, Zone,
-};
-use crate::limits::{BLOCK_BYTES, DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES};
+use crate::format::{DriveEntry, DriveState, Features, Label, Layout, Redundancy};
+use crate::limits::{DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES};
 use crate::lock::{PoolLock, Sharing};
 use crate::placement;
 use crate::pool::new_id;
 use crate::pool::open::{metadata_pages, open_devices};
 use crate::pool::shared::unix_ns;
-use crate::recover::labels::{read_labels, write_labels};
+use crate::recover::labels::read_labels;
 use crate::recover::newest::choose_generation;
 use crate::recover::roots::read_roots;
-use crate::units::{DriveIndex, Generation};
+use crate::units::DriveIndex;
 
 /// What a drive holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -328,7 +324,7 @@ pub fn format_on(
         Survey { info: info.clone(), content, in_use }.check(options.force)?;
     }
     let label = plan_label(&info, options)?;
-    write_pool(&mut drives, &label)?;
+    make_pool(&mut drives, &label)?;
     Ok(FormatReport {
         pool: label.pool,
         chunk_bytes: label.layout.chunk_bytes(),
@@ -396,81 +392,4 @@ fn plan_label(info: &[DriveInfo], options: &FormatOptions) -> Result<Label, Erro
 /// A drive's serial as a label keeps it.
 pub(super) fn label_serial(info: &DriveInfo) -> String {
     info.serial.chars().filter(char::is_ascii_graphic).take(MAX_SERIAL_BYTES).collect()
-}
-
-/// Writes everything that makes the drives a pool, in the order that the module's top tells.
-pub(crate) fn write_pool(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
-    erase(drives, label, &label.live().collect::<Vec<_>>())?;
-    let root = write_first_catalogue(drives, label)?;
-    flush_all(drives, label.live())?;
-    for zone in [Zone::Front, Zone::Back] {
-        for (index, entry) in label.drives.iter().enumerate() {
-            let offset = label.layout.root_offset(zone, root.generation, entry.capacity_bytes);
-            write_durable(drives, index, offset, &root.encode(entry.uuid, offset))?;
-        }
-    }
-    write_labels(drives, label)
-}
-
-/// Removes old labels first, then whatever else a reader could take for ours or for another's.
-pub(super) fn erase(
-    drives: &mut dyn Drives,
-    label: &Label,
-    which: &[DriveIndex],
-) -> Result<(), Error> {
-    let zeros = vec![0; 1 << 20];
-    let block = &zeros[..BLOCK_BYTES as usize];
-    for &drive in which {
-        for offset in Layout::label_offsets(label.drives[drive.as_usize()].capacity_bytes) {
-            write_durable(drives, drive.as_usize(), offset, block)?;
-        }
-    }
-    let mut batch = Vec::new();
-    for &drive in which {
-        let entry = &label.drives[drive.as_usize()];
-        let end = crate::units::round_down(entry.capacity_bytes, BLOCK_BYTES);
-        let mut offsets = vec![0, end - zeros.len() as u64];
-        for zone in [Zone::Front, Zone::Back] {
-            let (start, len) = label.layout.root_zone_range(zone, entry.capacity_bytes);
-            offsets.extend((start..start + len).step_by(zeros.len()));
-        }
-        batch.extend(offsets.into_iter().map(|offset_bytes| DriveCommand::Write {
-            drive,
-            offset_bytes,
-            data: &zeros,
-            durable: false,
-        }));
-    }
-    run_all(drives, &mut batch)?;
-    flush_all(drives, label.live())
-}
-
-fn write_first_catalogue(drives: &mut dyn Drives, label: &Label) -> Result<Root, Error> {
-    let generation = Generation(1);
-    let catalogue: Catalogue = Catalogue { pool: label.pool, generation, entries: Vec::new() };
-    let offset_bytes = label.layout.catalogue_offset(generation);
-    let encoded = catalogue.encode(offset_bytes);
-    let mut batch: Vec<_> = (0..label.drives.len() as u16)
-        .map(|index| DriveCommand::Write {
-            drive: DriveIndex(index),
-            offset_bytes,
-            data: &encoded.bytes,
-            durable: false,
-        })
-        .collect();
-    run_all(drives, &mut batch)?;
-    let catalogue: MetaExtent = encoded.extent;
-    let (parent, epoch) = ([0; 16], 1);
-    let committed_unix_ns = label.created_unix_ns;
-    Ok(Root { pool: label.pool, generation, epoch, parent, catalogue, committed_unix_ns })
-}
-
-fn write_durable(
-    drives: &mut dyn Drives,
-    index: usize,
-    offset_bytes: u64,
-    data: &[u8],
-) -> Result<(), Error> {
-    let drive = DriveIndex(index as u16);
-    run_all(drives, &mut [DriveCommand::Write { drive, offset_bytes, data, durable: true }])
 }

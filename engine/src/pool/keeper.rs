@@ -1,8 +1,8 @@
-//! The keeper: the thread that commits. It owns the way to the drives' metadata.
+//! The keeper: the thread that commits. It owns the committer, and the way to the drives' metadata.
 //!
-//! Commits, removals and empty generations come strictly one after the other, in this thread. The
-//! state's lock is held only to plan and to take over, never during I/O, so that a trainer can begin
-//! its next checkpoint while the last one is being committed.
+//! What is done, and in which order, is the committer's ([`crate::commit`]). The keeper brings it
+//! what participants and callers want, one after the other, the drives and the time, and answers
+//! them with what came of it.
 //!
 //! It sleeps until somebody wakes it. Waking it costs a reactor one system call for each commit, but
 //! none while chunks flow; looking for commits every now and then would cost a core far more.
@@ -12,16 +12,15 @@ use std::sync::Arc;
 
 use crossbeam::channel::{Receiver, TryRecvError};
 
+use crate::commit::{Committer, Ended};
 use crate::direct::DirectDrives;
 use crate::drives::Drives;
 use crate::error::{Error, IoError};
-use crate::format::Label;
 use crate::name::CheckpointName;
 use crate::pool::shared::{Shared, unix_ns};
 use crate::reactor::queues::{Done, KeeperRequest, Reply, Verdict};
-use crate::recover::labels::write_labels;
 use crate::ring::codes;
-use crate::state::{ChunkPlace, Planned, Progress};
+use crate::state::{ChunkPlace, Progress};
 use crate::units::Generation;
 
 /// Work for the keeper's thread.
@@ -38,6 +37,7 @@ pub(crate) enum Call {
 /// The keeper.
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
+    committer: Committer<Arc<Shared>>,
     drives: DirectDrives,
     /// By open checkpoint: participants that wait for the others.
     waiting: HashMap<u64, Vec<Reply>>,
@@ -66,24 +66,13 @@ impl Outcome {
 
 impl Keeper {
     pub(crate) fn new(shared: Arc<Shared>, drives: DirectDrives) -> Keeper {
-        Keeper { shared, drives, waiting: HashMap::new() }
+        let committer = Committer::new(Arc::clone(&shared));
+        Keeper { shared, committer, drives, waiting: HashMap::new() }
     }
 
     /// The way to the drives.
     pub(crate) fn drives(&mut self) -> &mut dyn Drives {
         &mut self.drives
-    }
-
-    /// Which drives the pool has, and which take part.
-    pub(crate) fn label(&self) -> Label {
-        self.shared.state().label().clone()
-    }
-
-    /// Makes a changed label durable on every drive that takes part, and the pool's own.
-    pub(crate) fn change_label(&mut self, label: Label) -> Result<(), Error> {
-        write_labels(&mut self.drives, &label)?;
-        self.shared.state().set_label(label);
-        Ok(())
     }
 
     /// Runs until it is told to stop. Whoever gives it work unparks the parker of its drives.
@@ -102,10 +91,9 @@ impl Keeper {
 
     /// Takes what participants said; commits together all checkpoints that became whole by it.
     fn take_requests(&mut self) {
-        let mut ready = Vec::new();
         while let Some(request) = self.shared.queues.keeper.pop() {
             match request.verdict {
-                Verdict::Whole => self.participant_is_whole(request, &mut ready),
+                Verdict::Whole => self.participant_is_whole(request),
                 Verdict::Abort => {
                     self.give_up(request.checkpoint, Some(request.participant));
                     self.answer(request.reply, Outcome { result: 0, detail: 0, aux: 0 });
@@ -113,85 +101,71 @@ impl Keeper {
                 Verdict::Move { chunk, second, error } => {
                     let KeeperRequest { checkpoint, participant, reply, .. } = request;
                     let place = ChunkPlace { checkpoint, participant, chunk, second };
-                    let to = self.shared.state().relocate(place).ok_or(error);
+                    let to = self.committer.relocate(place, error);
                     self.shared.queues.answer(reply.to, Done::Moved { token: reply.token, to });
                 }
             }
         }
-        if !ready.is_empty() {
-            self.commit(&ready);
+        self.commit();
+    }
+
+    fn participant_is_whole(&mut self, request: KeeperRequest) {
+        match self.committer.set_whole(request.checkpoint, request.participant) {
+            Progress::Aborted => {
+                self.shared.forget_segment(request.checkpoint, request.participant);
+                self.answer(request.reply, Outcome::CANCELED);
+            }
+            Progress::Waiting | Progress::Ready => {
+                self.waiting.entry(request.checkpoint).or_default().push(request.reply);
+            }
         }
     }
 
-    fn participant_is_whole(&mut self, request: KeeperRequest, ready: &mut Vec<u64>) {
-        let progress = self.shared.state().set_whole(request.checkpoint, request.participant);
-        if progress == Progress::Aborted {
-            self.shared.forget_segment(request.checkpoint, request.participant);
-            self.answer(request.reply, Outcome::CANCELED);
+    /// Commits the checkpoints whose segments are all whole, if there are any.
+    fn commit(&mut self) {
+        if !self.committer.is_ready() {
             return;
         }
-        self.waiting.entry(request.checkpoint).or_default().push(request.reply);
-        if progress == Progress::Ready {
-            ready.push(request.checkpoint);
-        }
-    }
-
-    /// Commits checkpoints whose segments are all whole.
-    fn commit(&mut self, ready: &[u64]) {
-        let shared = Arc::clone(&self.shared);
-        let sums = |open, participant| shared.checksums_of(open, participant);
-        let planned = self
-            .shared
-            .check_ownership()
-            .and_then(|()| self.shared.state().plan_commit(ready, &sums, unix_ns()));
-        let outcome = match planned.and_then(|planned| self.make_durable(planned)) {
+        self.shared.poison_if_foreign();
+        let sums = |open, participant| self.shared.checksums_of(open, participant);
+        let Ended { open, result } =
+            self.committer.commit_ready(&mut self.drives, &sums, unix_ns());
+        let outcome = match result {
             Ok(generation) => Outcome { result: 0, detail: 0, aux: generation.0 },
             Err(error) => {
                 tracing::error!("commit failed: {error}");
-                ready.iter().for_each(|open| self.shared.state().mark_aborted(*open));
                 Outcome::of_error(&error)
             }
         };
-        for open in ready {
-            self.shared.forget_checkpoint(*open);
-            self.answer_all(*open, outcome);
+        for open in open {
+            self.shared.forget_checkpoint(open);
+            self.answer_all(open, outcome);
         }
     }
 
-    /// Carries a planned generation out; the pool refuses writes if nobody knows how it ended.
-    fn make_durable(&mut self, planned: Planned) -> Result<Generation, Error> {
-        match planned.plan.run(&mut self.drives) {
-            Ok(()) => Ok(self.shared.state().committed(planned)),
-            Err(failure) => {
-                if let Some(what) = failure.poison() {
-                    self.shared.state().poison(what, failure.error.to_string());
-                }
-                Err(failure.error)
-            }
-        }
-    }
-
-    /// Makes the next generation without a checkpoint.
+    /// Removes a checkpoint, which nobody in this process may be reading.
     pub(crate) fn remove(&mut self, name: &CheckpointName) -> Result<Generation, Error> {
         self.shared.refuse_while_read(name)?;
-        self.shared.check_ownership()?;
-        let planned = self.shared.state().plan_remove(name, unix_ns())?;
-        self.make_durable(planned)
+        self.shared.poison_if_foreign();
+        self.committer.remove(&mut self.drives, name, unix_ns())
     }
 
-    /// Makes the next generation with nothing new, so that what the one before removed is free.
+    /// Makes what the last generation removed free.
     pub(crate) fn reclaim(&mut self) -> Result<Generation, Error> {
-        self.shared.check_ownership()?;
-        let planned = self.shared.state().plan_empty(None, unix_ns())?;
-        self.make_durable(planned)
+        self.shared.poison_if_foreign();
+        self.committer.reclaim(&mut self.drives, unix_ns())
     }
 
-    /// An open checkpoint will not be committed: tells everybody who waits for it. `ended` is the
-    /// participant that writes no more.
+    /// Drives that were being rebuilt hold everything: the result is their serials.
+    pub(crate) fn finish_rebuilding(&mut self) -> Result<Vec<String>, Error> {
+        self.committer.finish_rebuilding(&mut self.drives)
+    }
+
+    /// An open checkpoint will not be committed, and those who wait for it get that answer. `ended`
+    /// is the participant that writes no more.
     pub(crate) fn give_up(&mut self, open: u64, ended: Option<u32>) {
-        self.shared.state().mark_aborted(open);
+        self.committer.give_up(open, ended);
         if let Some(participant) = ended {
-            self.shared.state().end_segment(open, participant);
             self.shared.forget_segment(open, participant);
         }
         self.answer_all(open, Outcome::CANCELED);

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crossbeam::channel::Sender;
 
+use crate::commit::StateCell;
 use crate::device::DriveInfo;
 use crate::device::condition::Condition;
 use crate::error::Error;
@@ -34,6 +35,12 @@ pub(crate) struct Shared {
     reading: Mutex<HashMap<CheckpointName, usize>>,
     /// Sessions made so far: they go round the reactors.
     sessions: AtomicUsize,
+}
+
+impl StateCell for Shared {
+    fn with_state<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
+        work(&mut self.state())
+    }
 }
 
 impl Shared {
@@ -145,7 +152,8 @@ impl Shared {
 
     /// Whether every drive that takes part takes a new checkpoint.
     pub(crate) fn check_drives(&self) -> Result<(), Error> {
-        self.check_ownership()?;
+        self.poison_if_foreign();
+        self.state().check_poison()?;
         let live: Vec<DriveIndex> = self.state().label().live().collect();
         for drive in live {
             let info = &self.info[drive.as_usize()];
@@ -160,8 +168,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Poisons the pool when a drive of it belongs to another host.
-    pub(crate) fn check_ownership(&self) -> Result<(), Error> {
+    /// Poisons the pool when a drive of it belongs to another host: nothing is committed then.
+    pub(crate) fn poison_if_foreign(&self) {
         for (info, condition) in self.info.iter().zip(self.queues.conditions.conditions()) {
             if let Condition::Foreign(status) = condition {
                 let (serial, address) = (&info.serial, &info.address);
@@ -170,7 +178,6 @@ impl Shared {
                 self.state().poison("reservation", detail);
             }
         }
-        self.state().check_poison()
     }
 
     pub(crate) fn require_writable(&self) -> Result<(), Error> {

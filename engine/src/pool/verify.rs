@@ -2,7 +2,7 @@
 
 use crate::drives::Drives;
 use crate::error::{Damage, Error};
-use crate::format::{CatalogueEntry, DriveState, FormatError, Label, MetaExtent, Root};
+use crate::format::{CatalogueEntry, FormatError, Label, MetaExtent, Root};
 use crate::name::CheckpointName;
 use crate::pool::verify_data::DataPass;
 use crate::pool::{Notice, Pool, PoolMode, find};
@@ -83,29 +83,9 @@ impl Pool {
         data.finish()?;
         report.checkpoints = names.len();
         if repair && name.is_none() && report.is_clean() {
-            report.rebuilt = self.finish_rebuilding()?;
+            report.rebuilt = self.shared.on_keeper(|keeper| keeper.finish_rebuilding())??;
         }
         Ok(report)
-    }
-
-    /// Everything on every drive is sound: drives that were being rebuilt are members again. The
-    /// result is their serials.
-    fn finish_rebuilding(&self) -> Result<Vec<String>, Error> {
-        self.shared.on_keeper(|keeper| {
-            let mut label = keeper.label();
-            let mut rebuilt = Vec::new();
-            for drive in &mut label.drives {
-                if drive.state == DriveState::Rebuilding {
-                    drive.state = DriveState::Member;
-                    rebuilt.push(drive.serial.clone());
-                }
-            }
-            if !rebuilt.is_empty() {
-                label.epoch += 1;
-                keeper.change_label(label)?;
-            }
-            Ok(rebuilt)
-        })?
     }
 }
 

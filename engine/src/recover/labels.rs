@@ -1,7 +1,7 @@
 //! The labels of a drive: reading them, repairing their copies, and writing them.
 
 use crate::drive_info::DriveInfo;
-use crate::drives::{DriveCommand, Drives, flush_all, read_error, run_all};
+use crate::drives::{DriveCommand, Drives, read_error, run_all};
 use crate::error::{Damage, Error};
 use crate::format::{FormatError, Label, Layout};
 use crate::limits::BLOCK_BYTES;
@@ -146,19 +146,4 @@ pub(crate) fn repair_labels(
         }
     }
     Ok(notices)
-}
-
-/// Writes the label to every drive that takes part, durably. Back to front: a drive whose first copy
-/// can be read has all of them.
-pub(crate) fn write_labels(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
-    for index in label.live() {
-        let own = Label { index, ..label.clone() };
-        for offset_bytes in Layout::label_offsets(own.drive().capacity_bytes).into_iter().rev() {
-            let block = own.encode(offset_bytes);
-            let write =
-                DriveCommand::Write { drive: index, offset_bytes, data: &block, durable: true };
-            run_all(drives, &mut [write])?;
-        }
-    }
-    flush_all(drives, label.live())
 }

@@ -1,12 +1,15 @@
 //! Opening: from the drives of a pool, in any order, to its newest whole state.
 
+use std::cell::RefCell;
+
+use crate::commit::{Committer, write_labels};
 use crate::drive_info::DriveInfo;
 use crate::drives::Drives;
 use crate::error::Error;
 use crate::format::{DriveState, Label};
 use crate::notice::Notice;
 use crate::recover::holdings::{read_holdings, without_holdings};
-use crate::recover::labels::{DriveLabels, read_labels, repair_labels, write_labels};
+use crate::recover::labels::{DriveLabels, read_labels, repair_labels};
 use crate::recover::membership::Membership;
 use crate::recover::metadata::{BadCopy, repair_metadata};
 use crate::recover::newest::{Newest, choose_generation};
@@ -125,15 +128,14 @@ pub(crate) fn recover_state(
             write_labels(drives, &label)?;
         }
     }
-    let mut state = State::new(label, newest.root, newest.before, newest.newest_seen, committed);
+    let state = State::new(label, newest.root, newest.before, newest.newest_seen, committed);
+    let state = RefCell::new(state);
     if writable {
         // Above every epoch that left a trace, also that of a generation that was given up.
         let newest_epoch = roots.by_generation.values().map(|root| root.epoch).max().unwrap_or(0);
-        let planned = state.plan_empty(Some(newest_epoch + 1), now_unix_ns)?;
-        planned.plan.run(drives).map_err(|failure| failure.error)?;
-        state.committed(planned);
+        Committer::new(&state).begin_epoch(drives, newest_epoch + 1, now_unix_ns)?;
     }
-    Ok(state)
+    Ok(state.into_inner())
 }
 
 /// Notices about drives that take no part, or not yet the whole part.

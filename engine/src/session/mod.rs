@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use crossbeam::sync::Parker;
 
 use crate::backoff::{Backoff, Pause};
+use crate::commit;
 use crate::error::Error;
 use crate::format::{SegmentTable, Shard};
 use crate::memory::{Arena, HugePages, Region};
@@ -32,7 +33,7 @@ use crate::ring::{self, CompleteEntry, Event, RingSizes, RingState, SubmitEntry}
 use crate::session::buffer::Port;
 use crate::session::level::Level;
 use crate::session::outstanding::Outstanding;
-use crate::state::{BeginError, CheckpointSpec};
+use crate::state::CheckpointSpec;
 use crate::units::Copies;
 
 pub use buffer::SessionBuffer;
@@ -233,19 +234,8 @@ impl Session {
         let shared = Arc::clone(&self.port.shared);
         shared.require_writable()?;
         shared.check_drives()?;
-        let mut reclaimed = false;
-        let checkpoint = loop {
-            let begun = shared.state().begin(spec, new_id());
-            match begun {
-                Ok(checkpoint) => break checkpoint,
-                Err(BeginError::Failed(error)) => return Err(error),
-                Err(BeginError::Reclaim { no_space }) if reclaimed => return Err(no_space),
-                Err(BeginError::Reclaim { .. }) => {
-                    shared.on_keeper(|keeper| keeper.reclaim())??;
-                    reclaimed = true;
-                }
-            }
-        };
+        let reclaim = || shared.on_keeper(|keeper| keeper.reclaim())?.map(|_| ());
+        let checkpoint = commit::begin(&*shared, spec, new_id(), reclaim)?;
         let participant = spec.participant;
         let segment = {
             let state = shared.state();

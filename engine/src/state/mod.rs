@@ -7,11 +7,10 @@
 //!   the two newest generations are never written.
 //! - A slot that could not be written is used by nobody, too.
 //! - What a commit costs here depends on what it adds and removes, not on how much the pool holds.
-//! - The state changes when a commit is durable ([`State::committed`]), not when it is planned.
+//! - The state changes when a generation is durable ([`State::adopt`]), not when it is planned.
 
 mod availability;
 mod open_checkpoint;
-mod plan;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,13 +21,12 @@ use crate::format::{CatalogueEntry, Label, Layout, MetaExtent, Root};
 use crate::limits::CATALOGUE_SLOTS;
 use crate::name::CheckpointName;
 use crate::placement;
+use crate::planted::{Bug, planted};
 use crate::units::{Copies, Generation, Location};
 pub use availability::Availability;
 use availability::Spread;
 pub use open_checkpoint::CheckpointSpec;
-use open_checkpoint::OpenCheckpoint;
-pub(crate) use open_checkpoint::{BeginError, ChunkPlace, Progress};
-pub(crate) use plan::Planned;
+pub(crate) use open_checkpoint::{BeginError, ChunkPlace, OpenCheckpoint, Progress};
 
 /// A run of units that one checkpoint holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,6 +86,17 @@ impl Committed {
     pub(crate) fn name(&self) -> CheckpointName {
         CheckpointName { name: self.entry.name.clone(), step: self.entry.step }
     }
+}
+
+/// What a generation has that the one before it had not, and the other way round.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    /// The generation's root.
+    pub(crate) root: Root,
+    pub(crate) added: Vec<Arc<Committed>>,
+    pub(crate) removed: Option<CheckpointName>,
+    /// Open checkpoints that it commits.
+    pub(crate) consumed: Vec<u64>,
 }
 
 /// The state.
@@ -168,7 +177,7 @@ impl State {
 
     /// The number of the next generation. Numbers are left out where a generation was given up and
     /// the next one's catalogue would fall on that of one of the two newest.
-    fn next_generation(&self) -> Generation {
+    pub(crate) fn next_generation(&self) -> Generation {
         let mut next = self.newest_seen.max(self.root.generation).next();
         let slot = |generation: Generation| generation.0 % CATALOGUE_SLOTS;
         let newest = [Some(self.root.generation), self.before];
@@ -221,6 +230,40 @@ impl State {
             step: u64::MAX,
         };
         self.current.range(of_name).next_back().map(|(_, committed)| committed)
+    }
+
+    /// A checkpoint that is being written, by its number.
+    pub(crate) fn open_checkpoint(&self, number: u64) -> Option<&OpenCheckpoint> {
+        self.open.get(&number)
+    }
+
+    /// The planned generation is durable on every drive: it is the pool's state now.
+    pub(crate) fn adopt(&mut self, change: Change) -> Generation {
+        let Change { root, added, removed, consumed } = change;
+        assert_eq!(root.generation, self.next_generation(), "one commit at a time");
+        for number in &consumed {
+            self.open.remove(number);
+        }
+        // Two generations ago nobody looks any more: what only that one named is free. What is added
+        // was reserved while it was open, and stays so.
+        let mut freed = std::mem::take(&mut self.retired);
+        self.retired.extend(removed.and_then(|name| self.current.remove(&name)));
+        self.current.extend(added.into_iter().map(|committed| (committed.name(), committed)));
+        if planted(Bug::ExtentFreedEarly) {
+            freed.append(&mut self.retired);
+        }
+        self.before = Some(self.root.generation);
+        self.newest_seen = root.generation;
+        self.root = root;
+        if !freed.is_empty() {
+            self.damaged.retain(|d| !freed.iter().any(|gone| Arc::ptr_eq(gone, d)));
+            self.release(&freed);
+        }
+        debug_assert!(
+            self.free_space_is_derived(),
+            "a unit is used that nobody names, or the reverse"
+        );
+        self.root.generation
     }
 
     /// Refuses every later write.

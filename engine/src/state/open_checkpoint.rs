@@ -16,30 +16,30 @@ use crate::units::{Copies, DriveIndex, Location};
 
 /// One participant's part of an open checkpoint.
 #[derive(Debug)]
-pub(super) struct OpenSegment {
-    pub(super) len_bytes: u64,
-    pub(super) shards: Vec<Shard>,
-    pub(super) copies: Vec<Copies>,
+pub(crate) struct OpenSegment {
+    pub(crate) len_bytes: u64,
+    pub(crate) shards: Vec<Shard>,
+    pub(crate) copies: Vec<Copies>,
     /// Blocks reserved for its segment table.
-    pub(super) table: Run,
+    pub(crate) table: Run,
     /// Every byte is written.
-    pub(super) whole: bool,
+    pub(crate) whole: bool,
     /// No write of it is under way or can begin.
-    pub(super) ended: bool,
+    pub(crate) ended: bool,
 }
 
 /// A checkpoint that is being written.
 #[derive(Debug)]
-pub(super) struct OpenCheckpoint {
-    pub(super) id: Uuid,
-    pub(super) name: CheckpointName,
-    pub(super) segments: Vec<Option<OpenSegment>>,
+pub(crate) struct OpenCheckpoint {
+    pub(crate) id: Uuid,
+    pub(crate) name: CheckpointName,
+    pub(crate) segments: Vec<Option<OpenSegment>>,
     /// Blocks reserved for its manifest.
-    pub(super) manifest: Run,
+    pub(crate) manifest: Run,
     /// What its segments and its manifest lie on.
-    pub(super) holding: Holding,
+    pub(crate) holding: Holding,
     /// It will not be committed. Its space is free once every segment has ended.
-    pub(super) aborted: bool,
+    pub(crate) aborted: bool,
 }
 
 /// What a participant declares when it joins a checkpoint.

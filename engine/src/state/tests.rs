@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use super::*;
+use crate::commit::Plan;
 use crate::format::{DriveEntry, DriveState, Features, Shard};
 use crate::limits::CATALOGUE_SLOTS;
 use crate::units::DriveIndex;
@@ -71,14 +72,14 @@ fn save(state: &mut State, step: u64, len_bytes: u64) -> Vec<Copies> {
     let number = begin(state, &spec(step, 1, 0, len_bytes));
     let locations = state.copies_of(number, 0).unwrap().to_vec();
     assert_eq!(state.set_whole(number, 0), Progress::Ready);
-    let planned = state.plan_commit(&[number], &no_sums, 0).unwrap();
-    state.committed(planned);
+    let planned = Plan::of_checkpoints(&state, &[number], &no_sums, 0).unwrap();
+    state.adopt(planned.change);
     locations
 }
 
 fn remove(state: &mut State, step: u64) {
-    let planned = state.plan_remove(&spec(step, 1, 0, 0).name, 0).unwrap();
-    state.committed(planned);
+    let planned = Plan::of_removal(state, &spec(step, 1, 0, 0).name, 0).unwrap();
+    state.adopt(planned.change);
 }
 
 #[test]
@@ -97,9 +98,9 @@ fn what_a_generation_removes_is_free_one_generation_later() {
     state.mark_aborted(rest);
     state.end_segment(rest, 0);
 
-    let planned = state.plan_empty(None, 0).unwrap();
+    let planned = Plan::empty(&state, None, 0).unwrap();
     assert_eq!(state.free_slots(), [free[0] - 2, free[1] - 2], "planned is not durable");
-    state.committed(planned);
+    state.adopt(planned.change);
     assert_eq!((state.free_slots(), state.free_meta_blocks()), (free, free_meta));
 }
 
@@ -126,8 +127,8 @@ fn what_two_checkpoints_name_is_free_when_neither_does() {
     let mut state = State::new(label.clone(), root(&label, 1), None, Generation(1), both);
     let free = state.free_slots()[0];
     let next = |state: &mut State| {
-        let planned = state.plan_empty(None, 0).unwrap();
-        state.committed(planned);
+        let planned = Plan::empty(&state, None, 0).unwrap();
+        state.adopt(planned.change);
         state.free_slots()[0] - free
     };
     remove(&mut state, 1);
@@ -148,8 +149,8 @@ fn no_room_is_told_apart_from_room_after_one_more_commit() {
     ));
     remove(&mut state, 1);
     assert!(matches!(state.begin(&wants, Uuid::nil()), Err(BeginError::Reclaim { .. })));
-    let planned = state.plan_empty(None, 0).unwrap();
-    state.committed(planned);
+    let planned = Plan::empty(&state, None, 0).unwrap();
+    state.adopt(planned.change);
     begin(&mut state, &wants);
 }
 
@@ -194,8 +195,8 @@ fn participants_agree_on_who_they_are() {
     assert_eq!(join(&mut state, spec(1, 2, 1, 2 * CHUNK)).unwrap(), number);
     assert_eq!(state.set_whole(number, 0), Progress::Waiting);
     assert_eq!(state.set_whole(number, 1), Progress::Ready);
-    let planned = state.plan_commit(&[number], &no_sums, 0).unwrap();
-    state.committed(planned);
+    let planned = Plan::of_checkpoints(&state, &[number], &no_sums, 0).unwrap();
+    state.adopt(planned.change);
     assert!(matches!(join(&mut state, spec(1, 2, 0, 0)), Err(Error::CheckpointExists(_))));
     let entry = &state.latest("run").unwrap().entry;
     assert_eq!((entry.bytes, entry.participants, entry.generation), (3 * CHUNK, 2, Generation(2)));
@@ -225,13 +226,13 @@ fn a_commit_takes_only_what_it_planned() {
     let mut state = state(1);
     let first = begin(&mut state, &spec(1, 1, 0, CHUNK));
     assert_eq!(state.set_whole(first, 0), Progress::Ready);
-    let planned = state.plan_commit(&[first], &no_sums, 0).unwrap();
+    let planned = Plan::of_checkpoints(&state, &[first], &no_sums, 0).unwrap();
     // While the plan is carried out, others begin, end and are given up.
     let second = begin(&mut state, &spec(2, 1, 0, CHUNK));
     let third = begin(&mut state, &spec(3, 1, 0, CHUNK));
     state.mark_aborted(third);
     state.end_segment(third, 0);
-    assert_eq!(state.committed(planned), Generation(2));
+    assert_eq!(state.adopt(planned.change), Generation(2));
     assert_eq!(state.checkpoints().count(), 1);
     assert_eq!((state.open.len(), state.set_whole(second, 0)), (1, Progress::Ready));
     let label = label(1);
@@ -246,9 +247,9 @@ fn a_poisoned_state_plans_and_begins_nothing() {
     state.poison("flush", "the first".into());
     state.poison("root write", "the second".into());
     let refused = |error: Error| matches!(error, Error::Poisoned { what: "flush", .. });
-    assert!(refused(state.plan_empty(None, 0).err().unwrap()));
-    assert!(refused(state.plan_remove(&spec(1, 1, 0, 0).name, 0).err().unwrap()));
-    assert!(refused(state.plan_commit(&[], &no_sums, 0).err().unwrap()));
+    assert!(refused(Plan::empty(&state, None, 0).err().unwrap()));
+    assert!(refused(Plan::of_removal(&state, &spec(1, 1, 0, 0).name, 0).err().unwrap()));
+    assert!(refused(Plan::of_checkpoints(&state, &[], &no_sums, 0).err().unwrap()));
     let Err(BeginError::Failed(error)) = state.begin(&spec(2, 1, 0, 0), Uuid::nil()) else {
         panic!("begun")
     };
@@ -272,11 +273,11 @@ fn catalogues_of_the_two_newest_generations_are_never_written() {
         );
         let mut kept = [Generation(before), Generation(root_generation)];
         for _ in 0..6 {
-            let planned = state.plan_empty(None, 0).unwrap();
-            let next = planned.plan.root.generation;
+            let planned = Plan::empty(&state, None, 0).unwrap();
+            let next = planned.generation();
             assert!(next > kept[1] && next.0 > newest_seen);
             assert!(kept.iter().all(|kept| slot(*kept) != slot(next)), "{kept:?} {next}");
-            state.committed(planned);
+            state.adopt(planned.change);
             kept = [kept[1], next];
         }
     }

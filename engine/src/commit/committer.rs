@@ -1,0 +1,213 @@
+//! The committer: every step that changes what an open pool holds, from a participant that begins to
+//! a generation that is durable.
+//!
+//! - It borrows the state only to look at it and to change it, never while a drive works: trainers
+//!   begin their next checkpoints while one is being committed. [`StateCell`] is that rule as a type.
+//! - One generation at a time: whoever has the committer, has it alone.
+//! - The state goes by a generation once it is durable on every drive that takes part, not before.
+//!   One that failed before its first flush leaves the state as it was. After a failure from there
+//!   on nobody knows what is durable, and the state refuses everything until the pool is opened again.
+
+use std::cell::RefCell;
+use std::ops::Deref;
+
+use uuid::Uuid;
+
+use super::labels::write_labels;
+use super::order;
+use super::plan::Plan;
+use crate::drives::Drives;
+use crate::error::{Error, IoError};
+use crate::format::{DriveState, Label};
+use crate::name::CheckpointName;
+use crate::planted::{Bug, planted};
+use crate::state::{BeginError, CheckpointSpec, ChunkPlace, Progress, State};
+use crate::units::{Generation, Location};
+
+/// Where the state is kept: behind a lock that others take, too, or on one thread.
+pub(crate) trait StateCell {
+    /// Lends the state for a moment. `work` must not wait for a drive or another thread.
+    fn with_state<R>(&self, work: impl FnOnce(&mut State) -> R) -> R;
+}
+
+impl StateCell for RefCell<State> {
+    fn with_state<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
+        work(&mut self.borrow_mut())
+    }
+}
+
+/// Lets a participant join a checkpoint, or begin it. Where there may be room after an empty
+/// generation, `reclaim` is called once, which is to end in [`Committer::reclaim`]. Needs no
+/// committer: trainers call it while the keeper commits.
+pub(crate) fn begin<E: From<Error>>(
+    state: &impl StateCell,
+    spec: &CheckpointSpec,
+    id: Uuid,
+    reclaim: impl FnOnce() -> Result<(), E>,
+) -> Result<u64, E> {
+    match state.with_state(|state| state.begin(spec, id)) {
+        Ok(open) => return Ok(open),
+        Err(BeginError::Failed(error)) => return Err(error.into()),
+        Err(BeginError::Reclaim { .. }) => reclaim()?,
+    }
+    state.with_state(|state| state.begin(spec, id)).map_err(|error| match error {
+        BeginError::Failed(error) | BeginError::Reclaim { no_space: error } => error.into(),
+    })
+}
+
+/// How the commit of some checkpoints ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// The open checkpoints that it was for.
+    pub(crate) open: Vec<u64>,
+    /// The generation that holds all of them, or why none holds any.
+    pub(crate) result: Result<Generation, Error>,
+}
+
+/// The committer of one open pool.
+pub(crate) struct Committer<S> {
+    state: S,
+    /// Open checkpoints all of whose segments are whole: the next commit takes them.
+    ready: Vec<u64>,
+}
+
+impl<S: Deref<Target: StateCell>> Committer<S> {
+    pub(crate) fn new(state: S) -> Committer<S> {
+        Committer { state, ready: Vec::new() }
+    }
+
+    /// A participant's segment is whole, and it writes no more.
+    pub(crate) fn set_whole(&mut self, open: u64, participant: u32) -> Progress {
+        let progress = self.state.with_state(|state| state.set_whole(open, participant));
+        if progress == Progress::Ready {
+            self.ready.push(open);
+        }
+        progress
+    }
+
+    /// Gives another place to a copy of a chunk that could not be written where it should lie;
+    /// without one the error stays.
+    pub(crate) fn relocate(&self, place: ChunkPlace, error: IoError) -> Result<Location, IoError> {
+        self.state.with_state(|state| state.relocate(place)).ok_or(error)
+    }
+
+    /// An open checkpoint will not be committed. `ended` is a participant of which no write is under
+    /// way or can begin: once that holds for all of them, its space is free.
+    pub(crate) fn give_up(&mut self, open: u64, ended: Option<u32>) {
+        self.ready.retain(|ready| *ready != open);
+        self.state.with_state(|state| {
+            state.mark_aborted(open);
+            if let Some(participant) = ended {
+                state.end_segment(open, participant);
+            }
+        });
+    }
+
+    /// Whether a checkpoint waits for [`Committer::commit_ready`].
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Commits every checkpoint that is ready, in one generation. If that fails they are given up.
+    /// `crc64` gives the checksum of each chunk of (open checkpoint, participant).
+    pub(crate) fn commit_ready(
+        &mut self,
+        drives: &mut dyn Drives,
+        crc64: &dyn Fn(u64, u32) -> Vec<u64>,
+        now_unix_ns: u64,
+    ) -> Ended {
+        let open = std::mem::take(&mut self.ready);
+        let plan = |state: &State| Plan::of_checkpoints(state, &open, crc64, now_unix_ns);
+        let result = self.commit(drives, plan);
+        if result.is_err() {
+            // After the state was poisoned, if it was: their space may be that of a generation
+            // which is durable after all, and must go to nobody.
+            self.state.with_state(|state| open.iter().for_each(|open| state.mark_aborted(*open)));
+        }
+        Ended { open, result }
+    }
+
+    /// Makes the next generation without a checkpoint.
+    pub(crate) fn remove(
+        &mut self,
+        drives: &mut dyn Drives,
+        name: &CheckpointName,
+        now_unix_ns: u64,
+    ) -> Result<Generation, Error> {
+        self.commit(drives, |state| Plan::of_removal(state, name, now_unix_ns))
+    }
+
+    /// Makes the next generation with nothing new, so that what the one before removed is free.
+    pub(crate) fn reclaim(
+        &mut self,
+        drives: &mut dyn Drives,
+        now_unix_ns: u64,
+    ) -> Result<Generation, Error> {
+        self.commit(drives, |state| Plan::empty(state, None, now_unix_ns))
+    }
+
+    /// Makes the next generation with nothing new, in a new open epoch: what every opening for
+    /// writing ends with. From here on all drives agree on what this opening saw.
+    pub(crate) fn begin_epoch(
+        &mut self,
+        drives: &mut dyn Drives,
+        epoch: u64,
+        now_unix_ns: u64,
+    ) -> Result<Generation, Error> {
+        self.commit(drives, |state| Plan::empty(state, Some(epoch), now_unix_ns))
+    }
+
+    /// Plans a generation, makes it durable, and lets the state go by it.
+    fn commit(
+        &mut self,
+        drives: &mut dyn Drives,
+        plan: impl FnOnce(&State) -> Result<Plan, Error>,
+    ) -> Result<Generation, Error> {
+        let plan = self.state.with_state(|state| plan(state))?;
+        if planted(Bug::AdoptedEarly) {
+            self.state.with_state(|state| state.adopt(plan.change.clone()));
+        }
+        match order::run(&plan, drives) {
+            Ok(()) if planted(Bug::AdoptedEarly) => Ok(plan.generation()),
+            Ok(()) => Ok(self.state.with_state(|state| state.adopt(plan.change))),
+            Err(failure) => {
+                if let Some(what) = failure.poison() {
+                    self.state.with_state(|state| state.poison(what, failure.error.to_string()));
+                }
+                Err(failure.error)
+            }
+        }
+    }
+
+    /// Makes a changed label durable on every drive that takes part, and then the state's.
+    pub(crate) fn change_label(
+        &mut self,
+        drives: &mut dyn Drives,
+        label: Label,
+    ) -> Result<(), Error> {
+        write_labels(drives, &label)?;
+        self.state.with_state(|state| state.set_label(label));
+        Ok(())
+    }
+
+    /// Everything that belongs on the drives that are being rebuilt is there, and durable: they are
+    /// members again. The result is their serials.
+    pub(crate) fn finish_rebuilding(
+        &mut self,
+        drives: &mut dyn Drives,
+    ) -> Result<Vec<String>, Error> {
+        let mut label = self.state.with_state(|state| state.label().clone());
+        let mut rebuilt = Vec::new();
+        for drive in &mut label.drives {
+            if drive.state == DriveState::Rebuilding {
+                drive.state = DriveState::Member;
+                rebuilt.push(drive.serial.clone());
+            }
+        }
+        if !rebuilt.is_empty() {
+            label.epoch += 1;
+            self.change_label(drives, label)?;
+        }
+        Ok(rebuilt)
+    }
+}

@@ -1,0 +1,83 @@
+//! What is written around the generations: a new pool, a changed label, a drive that is taken in.
+//!
+//! A label comes last, and durably: what it says holds before it says so. A drive loses its labels
+//! first, so that a crash in the middle leaves it without one, which counts as blank.
+
+use super::order;
+use super::plan::Plan;
+use crate::drives::{DriveCommand, Drives, flush_all, run_all};
+use crate::error::Error;
+use crate::format::{Label, Layout, Zone};
+use crate::limits::BLOCK_BYTES;
+use crate::units::{DriveIndex, round_down};
+
+/// Zeros are written in pieces of this size.
+const ERASED_BYTES: u64 = 1 << 20;
+
+/// Writes everything that makes the drives a pool: old labels go, the first generation becomes
+/// durable as every later one does, and the new labels come last.
+pub(crate) fn make_pool(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
+    erase(drives, label, &label.live().collect::<Vec<_>>())?;
+    order::run(&Plan::first(label), drives).map_err(|failure| failure.error)?;
+    write_labels(drives, label)
+}
+
+/// Takes in the drive at `place`, which the label says is being rebuilt. Roots of another time must
+/// not be met on a drive that takes part, so they go before the label names it.
+pub(crate) fn take_in(
+    drives: &mut dyn Drives,
+    label: &Label,
+    place: DriveIndex,
+) -> Result<(), Error> {
+    erase(drives, label, &[place])?;
+    write_labels(drives, label)
+}
+
+/// Writes the label to every drive that takes part, durably. Back to front: a drive whose first copy
+/// can be read has all of them.
+pub(crate) fn write_labels(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
+    for index in label.live() {
+        let own = Label { index, ..label.clone() };
+        for offset_bytes in Layout::label_offsets(own.drive().capacity_bytes).into_iter().rev() {
+            write_durable(drives, index, offset_bytes, &own.encode(offset_bytes))?;
+        }
+    }
+    flush_all(drives, label.live())
+}
+
+/// Removes old labels first, then whatever else a reader could take for ours or for another's.
+fn erase(drives: &mut dyn Drives, label: &Label, which: &[DriveIndex]) -> Result<(), Error> {
+    let zeros = vec![0; ERASED_BYTES as usize];
+    let block = &zeros[..BLOCK_BYTES as usize];
+    for &drive in which {
+        for offset_bytes in Layout::label_offsets(label.drives[drive.as_usize()].capacity_bytes) {
+            write_durable(drives, drive, offset_bytes, block)?;
+        }
+    }
+    let mut batch = Vec::new();
+    for &drive in which {
+        let capacity_bytes = label.drives[drive.as_usize()].capacity_bytes;
+        let mut offsets = vec![0, round_down(capacity_bytes, BLOCK_BYTES) - ERASED_BYTES];
+        for zone in [Zone::Front, Zone::Back] {
+            let (start, len) = label.layout.root_zone_range(zone, capacity_bytes);
+            offsets.extend((start..start + len).step_by(zeros.len()));
+        }
+        batch.extend(offsets.into_iter().map(|offset_bytes| DriveCommand::Write {
+            drive,
+            offset_bytes,
+            data: &zeros,
+            durable: false,
+        }));
+    }
+    run_all(drives, &mut batch)?;
+    flush_all(drives, label.live())
+}
+
+fn write_durable(
+    drives: &mut dyn Drives,
+    drive: DriveIndex,
+    offset_bytes: u64,
+    data: &[u8],
+) -> Result<(), Error> {
+    run_all(drives, &mut [DriveCommand::Write { drive, offset_bytes, data, durable: true }])
+}

@@ -1,0 +1,100 @@
+//! The order in which a new generation reaches the drives.
+//!
+//! 1. Metadata (segment tables, manifests, the whole catalogue) to every drive. Data chunks were
+//!    written and completed before. "Every drive" means each that the label does not call absent.
+//! 2. Flush every drive. From here on everything that the new root names is durable everywhere.
+//! 3. The root's front copy to every drive, durable when it completes.
+//! 4. The root's back copy likewise.
+//!
+//! Each step starts only after the one before succeeded on every drive. A root on any drive
+//! therefore means that all it names is durable on all drives, which is why one valid root is
+//! enough evidence at recovery. A failure in step 1 leaves the pool as it was. After a failure in
+//! steps 2 to 4 nobody knows what is durable: the pool refuses writes until it is opened again.
+
+use super::plan::Plan;
+use crate::drives::{DriveCommand, Drives, flush_all, run_all};
+use crate::error::Error;
+use crate::format::Zone;
+use crate::planted::{Bug, planted};
+use crate::units::DriveIndex;
+
+/// How far a commit came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    Metadata,
+    Flush,
+    Root,
+}
+
+/// A commit that failed.
+#[derive(Debug)]
+pub(super) struct CommitFailure {
+    pub(super) stage: Stage,
+    pub(super) error: Error,
+}
+
+impl CommitFailure {
+    /// What the pool must be poisoned with: `None` when the failure left it as it was.
+    pub(super) fn poison(&self) -> Option<&'static str> {
+        match self.stage {
+            Stage::Metadata => None,
+            Stage::Flush => Some("flush"),
+            Stage::Root => Some("root write"),
+        }
+    }
+}
+
+/// Carries the plan out.
+pub(super) fn run(plan: &Plan, drives: &mut dyn Drives) -> Result<(), CommitFailure> {
+    if planted(Bug::RootFirst) {
+        write_roots(plan, drives, Zone::Front)?;
+    }
+    write_metadata(plan, drives)?;
+    if !planted(Bug::SkipFlush) {
+        flush(plan, drives)?;
+    }
+    write_roots(plan, drives, Zone::Front)?;
+    write_roots(plan, drives, Zone::Back)
+}
+
+fn write_metadata(plan: &Plan, drives: &mut dyn Drives) -> Result<(), CommitFailure> {
+    let mut batch = Vec::new();
+    for write in &plan.metadata {
+        batch.extend(plan.label.live().map(|drive| DriveCommand::Write {
+            drive,
+            offset_bytes: write.offset_bytes,
+            data: &write.bytes,
+            durable: false,
+        }));
+    }
+    run_all(drives, &mut batch).map_err(|error| CommitFailure { stage: Stage::Metadata, error })
+}
+
+fn flush(plan: &Plan, drives: &mut dyn Drives) -> Result<(), CommitFailure> {
+    flush_all(drives, plan.label.live())
+        .map_err(|error| CommitFailure { stage: Stage::Flush, error })
+}
+
+fn write_roots(plan: &Plan, drives: &mut dyn Drives, zone: Zone) -> Result<(), CommitFailure> {
+    let roots: Vec<(DriveIndex, u64, Vec<u8>)> = plan
+        .label
+        .live()
+        .map(|index| {
+            let drive = &plan.label.drives[index.as_usize()];
+            let layout = &plan.label.layout;
+            let generation = plan.generation();
+            let offset = layout.root_offset(zone, generation, drive.capacity_bytes);
+            (index, offset, plan.change.root.encode(drive.uuid, offset))
+        })
+        .collect();
+    let mut batch: Vec<_> = roots
+        .iter()
+        .map(|(drive, offset_bytes, data)| DriveCommand::Write {
+            drive: *drive,
+            offset_bytes: *offset_bytes,
+            data,
+            durable: true,
+        })
+        .collect();
+    run_all(drives, &mut batch).map_err(|error| CommitFailure { stage: Stage::Root, error })
+}

@@ -1,0 +1,205 @@
+//! What makes one generation: planned from the state, and from the checkpoints that are whole.
+
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::format::{
+    Catalogue, CatalogueEntry, ChunkRecord, Label, Manifest, MetaExtent, Root, SegmentRef,
+    SegmentTable,
+};
+use crate::name::CheckpointName;
+use crate::state::{Change, Committed, OpenCheckpoint, State};
+use crate::units::Generation;
+
+/// Bytes that go to the same place on every drive: whole blocks.
+#[derive(Debug)]
+pub(super) struct MetaWrite {
+    pub(super) offset_bytes: u64,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Everything that makes one generation.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// All of it but the root.
+    pub(super) metadata: Vec<MetaWrite>,
+    /// Says which drives take part.
+    pub(super) label: Label,
+    /// How the state changes once the plan is carried out. Its root is the generation's.
+    pub(crate) change: Change,
+}
+
+impl Plan {
+    /// Plans the commit of open checkpoints whose segments are whole. `crc64` gives the checksum of
+    /// each chunk of (open checkpoint, participant).
+    pub(crate) fn of_checkpoints(
+        state: &State,
+        ready: &[u64],
+        crc64: &dyn Fn(u64, u32) -> Vec<u64>,
+        now_unix_ns: u64,
+    ) -> Result<Plan, Error> {
+        state.check_poison()?;
+        let mut added = Vec::new();
+        let mut metadata = Vec::new();
+        for number in ready {
+            let Some(open) = state.open_checkpoint(*number) else { continue };
+            let crc64 = |participant| crc64(*number, participant);
+            added.push(Arc::new(describe(state, open, &crc64, now_unix_ns, &mut metadata)));
+        }
+        let gone = Gone { removed: None, consumed: ready.to_vec() };
+        Ok(Plan::new(state, added, gone, metadata, now_unix_ns))
+    }
+
+    /// Plans the removal of a checkpoint.
+    pub(crate) fn of_removal(
+        state: &State,
+        name: &CheckpointName,
+        now_unix_ns: u64,
+    ) -> Result<Plan, Error> {
+        state.check_poison()?;
+        if state.find(name).is_none() {
+            return Err(Error::NoSuchCheckpoint(name.to_string()));
+        }
+        let gone = Gone { removed: Some(name.clone()), consumed: Vec::new() };
+        Ok(Plan::new(state, Vec::new(), gone, Vec::new(), now_unix_ns))
+    }
+
+    /// Plans a generation with nothing new in it: makes what the one before removed reusable. With
+    /// `epoch` it begins that open epoch.
+    pub(crate) fn empty(
+        state: &State,
+        epoch: Option<u64>,
+        now_unix_ns: u64,
+    ) -> Result<Plan, Error> {
+        state.check_poison()?;
+        let mut plan = Plan::new(state, Vec::new(), Gone::default(), Vec::new(), now_unix_ns);
+        plan.change.root.epoch = epoch.unwrap_or(state.root().epoch);
+        Ok(plan)
+    }
+
+    /// Plans the first generation of a new pool.
+    pub(super) fn first(label: &Label) -> Plan {
+        let generation = Generation(1);
+        let (catalogue, extent) = encode_catalogue(label, generation, Vec::new());
+        let root = Root {
+            pool: label.pool,
+            generation,
+            epoch: 1,
+            parent: [0; 16],
+            catalogue: extent,
+            committed_unix_ns: label.created_unix_ns,
+        };
+        let change = Change { root, added: Vec::new(), removed: None, consumed: Vec::new() };
+        Plan { metadata: vec![catalogue], label: label.clone(), change }
+    }
+
+    fn new(
+        state: &State,
+        added: Vec<Arc<Committed>>,
+        gone: Gone,
+        mut metadata: Vec<MetaWrite>,
+        now_unix_ns: u64,
+    ) -> Plan {
+        let label = state.label().clone();
+        let generation = state.next_generation();
+        let Gone { removed, consumed } = gone;
+        let is_removed = |entry: &CatalogueEntry| {
+            removed.as_ref().is_some_and(|gone| gone.name == entry.name && gone.step == entry.step)
+        };
+        let kept = state.checkpoints().map(|committed| &committed.entry);
+        let mut entries: Vec<_> = kept.filter(|entry| !is_removed(entry)).collect();
+        for Committed { entry, .. } in added.iter().map(Arc::as_ref) {
+            let at = entries.partition_point(|other| other.key() < entry.key());
+            entries.insert(at, entry);
+        }
+        let (catalogue, extent) = encode_catalogue(&label, generation, entries);
+        metadata.push(catalogue);
+        let root = Root {
+            pool: label.pool,
+            generation,
+            epoch: state.root().epoch,
+            parent: state.root().id(),
+            catalogue: extent,
+            committed_unix_ns: now_unix_ns,
+        };
+        Plan { metadata, label, change: Change { root, added, removed, consumed } }
+    }
+
+    /// The generation that it makes.
+    pub(crate) fn generation(&self) -> Generation {
+        self.change.root.generation
+    }
+}
+
+/// What a generation takes away.
+#[derive(Default)]
+struct Gone {
+    /// A checkpoint.
+    removed: Option<CheckpointName>,
+    /// Open checkpoints: they are committed.
+    consumed: Vec<u64>,
+}
+
+fn encode_catalogue(
+    label: &Label,
+    generation: Generation,
+    entries: Vec<&CatalogueEntry>,
+) -> (MetaWrite, MetaExtent) {
+    let offset_bytes = label.layout.catalogue_offset(generation);
+    let encoded = Catalogue { pool: label.pool, generation, entries }.encode(offset_bytes);
+    (MetaWrite { offset_bytes, bytes: encoded.bytes }, encoded.extent)
+}
+
+/// Encodes the tables and the manifest of an open checkpoint.
+fn describe(
+    state: &State,
+    open: &OpenCheckpoint,
+    crc64: &dyn Fn(u32) -> Vec<u64>,
+    now_unix_ns: u64,
+    metadata: &mut Vec<MetaWrite>,
+) -> Committed {
+    let pool = state.label().pool;
+    let layout = &state.label().layout;
+    let mut bytes = 0;
+    let mut segments = Vec::with_capacity(open.segments.len());
+    for (participant, segment) in (0..).zip(&open.segments) {
+        let Some(segment) = segment else { continue };
+        let records = segment.copies.iter().zip(crc64(participant));
+        let table = SegmentTable {
+            pool,
+            checkpoint: open.id,
+            participant,
+            len_bytes: segment.len_bytes,
+            chunk_bytes: layout.chunk_bytes(),
+            shards: segment.shards.clone(),
+            chunks: records.map(|(copies, crc64)| ChunkRecord { crc64, copies: *copies }).collect(),
+        };
+        let offset_bytes = layout.meta_block_offset(segment.table.start);
+        let encoded = table.encode(offset_bytes);
+        metadata.push(MetaWrite { offset_bytes, bytes: encoded.bytes });
+        bytes += segment.len_bytes;
+        segments.push(SegmentRef { len_bytes: segment.len_bytes, table: encoded.extent });
+    }
+    let participants = segments.len() as u32;
+    let manifest = Manifest {
+        pool,
+        checkpoint: open.id,
+        name: open.name.name.clone(),
+        step: open.name.step,
+        segments,
+    };
+    let offset_bytes = layout.meta_block_offset(open.manifest.start);
+    let encoded = manifest.encode(offset_bytes);
+    metadata.push(MetaWrite { offset_bytes, bytes: encoded.bytes });
+    let entry = CatalogueEntry {
+        id: open.id,
+        name: open.name.name.clone(),
+        step: open.name.step,
+        bytes,
+        participants,
+        committed_unix_ns: now_unix_ns,
+        generation: state.next_generation(),
+        manifest: encoded.extent,
+    };
+    Committed { entry, holding: open.holding.clone(), damage: None }
+}

@@ -1,0 +1,295 @@
+//! The committer over simulated drives: who may do what while it works, and what it leaves when a
+//! drive fails.
+
+use std::cell::RefCell;
+
+use uuid::Uuid;
+
+use super::plan::Plan;
+use super::*;
+use crate::device::sim::{Effect, Fault, SimConfig, SimDrive, When};
+use crate::device::{Device, DriveInfo, Operation};
+use crate::direct::DirectDrives;
+use crate::drives::{DriveCommand, Drives};
+use crate::error::{Error, IoError};
+use crate::format::{DriveEntry, DriveState, Features, Label, Layout, Zone};
+use crate::memory::HugePages;
+use crate::name::CheckpointName;
+use crate::state::{CheckpointSpec, Progress, State};
+use crate::units::{DriveIndex, Generation};
+
+const CHUNK: u64 = 1 << 20;
+const CAPACITY_BYTES: u64 = 64 << 20;
+const FAILED: IoError = IoError::Nvme { sct: 0, sc: 0x06, dnr: true };
+
+fn label(drives: usize) -> Label {
+    let entry = |number: usize| DriveEntry {
+        uuid: Uuid::from_u128(number as u128 + 1),
+        serial: format!("SIM{number}"),
+        capacity_bytes: CAPACITY_BYTES,
+        state: DriveState::Member,
+    };
+    Label {
+        pool: Uuid::from_u128(9),
+        epoch: 1,
+        created_unix_ns: 0,
+        features: Features::default(),
+        copies: 1,
+        index: DriveIndex(0),
+        drives: (0..drives).map(entry).collect(),
+        layout: Layout::plan(&vec![CAPACITY_BYTES; drives], CHUNK).unwrap(),
+    }
+}
+
+/// A new pool.
+struct Pool {
+    sims: Vec<SimDrive>,
+    drives: DirectDrives,
+    state: RefCell<State>,
+}
+
+fn pool(drives: usize) -> Pool {
+    let label = label(drives);
+    let config = |number| SimConfig {
+        capacity_bytes: CAPACITY_BYTES,
+        serial: format!("SIM{number}"),
+        ..SimConfig::default()
+    };
+    let sims: Vec<_> = (0..drives).map(|number| SimDrive::new(config(number)).unwrap()).collect();
+    let open = |sim: &SimDrive| Box::new(sim.open().unwrap()) as Box<dyn Device>;
+    let mut drives = DirectDrives::new(sims.iter().map(open).collect(), HugePages::Off).unwrap();
+    make_pool(&mut drives, &label).unwrap();
+    let root = Plan::first(&label).change.root;
+    let state = State::new(label, root, None, Generation(1), Vec::new());
+    Pool { sims, drives, state: RefCell::new(state) }
+}
+
+impl Pool {
+    fn generation(&self) -> u64 {
+        self.state.borrow().root().generation.0
+    }
+
+    fn free_chunks(&self) -> u64 {
+        self.state.borrow().free_slots().iter().sum()
+    }
+
+    fn fail(&self, operation: Operation) {
+        self.sims[0].inject(Fault::new(operation, When::Nth(0), Effect::Fail(FAILED))).unwrap();
+    }
+}
+
+fn spec(step: u64, chunks: u64) -> CheckpointSpec {
+    let name = CheckpointName::new("run", step).unwrap();
+    let len_bytes = chunks * CHUNK;
+    CheckpointSpec { name, participants: 1, participant: 0, len_bytes, shards: Vec::new() }
+}
+
+fn no_reclaim() -> Result<(), Error> {
+    panic!("there is nothing to reclaim")
+}
+
+fn sums(_: u64, _: u32) -> Vec<u64> {
+    vec![0; 64]
+}
+
+/// Begins a checkpoint and makes it ready.
+fn make_ready(
+    committer: &mut Committer<&RefCell<State>>,
+    state: &RefCell<State>,
+    spec: &CheckpointSpec,
+) -> u64 {
+    let id = Uuid::from_u128(spec.name.step.into());
+    let open = begin(state, spec, id, no_reclaim).unwrap();
+    assert_eq!(committer.set_whole(open, 0), Progress::Ready);
+    open
+}
+
+/// Drives that record what they are given, and let something happen before each batch.
+struct Recorded<'a> {
+    drives: &'a mut DirectDrives,
+    batches: Vec<Vec<String>>,
+    before: &'a mut dyn FnMut(),
+}
+
+impl Drives for Recorded<'_> {
+    fn info(&self) -> &[DriveInfo] {
+        self.drives.info()
+    }
+
+    fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), IoError>> {
+        (self.before)();
+        let name = |command: &DriveCommand<'_>| match command {
+            DriveCommand::Write { drive, offset_bytes, durable: true, .. } => {
+                format!("{drive}: durable {offset_bytes:#x}")
+            }
+            other => format!("{}: {}", other.drive(), other.what()),
+        };
+        self.batches.push(batch.iter().map(name).collect());
+        self.drives.run(batch)
+    }
+}
+
+#[test]
+fn metadata_then_flush_then_front_roots_then_back_roots() {
+    let Pool { mut drives, state, .. } = pool(2);
+    let mut committer = Committer::new(&state);
+    make_ready(&mut committer, &state, &spec(1, 3));
+    make_ready(&mut committer, &state, &spec(2, 1));
+    let mut recorded = Recorded { drives: &mut drives, batches: Vec::new(), before: &mut || {} };
+    let Ended { open, result } = committer.commit_ready(&mut recorded, &sums, 0);
+    assert_eq!((open.len(), result.unwrap()), (2, Generation(2)));
+    let layout = label(2).layout;
+    let roots = |zone| {
+        let offset = layout.root_offset(zone, Generation(2), CAPACITY_BYTES);
+        vec![format!("0: durable {offset:#x}"), format!("1: durable {offset:#x}")]
+    };
+    // A table and a manifest of each, and the catalogue.
+    let metadata = vec![["0: write".to_owned(), "1: write".to_owned()]; 5].concat();
+    let flush = vec!["0: flush".to_owned(), "1: flush".to_owned()];
+    assert_eq!(recorded.batches, [metadata, flush, roots(Zone::Front), roots(Zone::Back)]);
+}
+
+#[test]
+fn trainers_begin_while_a_generation_is_made_and_get_nothing_that_it_frees() {
+    let Pool { mut drives, state, .. } = pool(1);
+    let mut committer = Committer::new(&state);
+    let all = state.borrow().free_slots()[0];
+    make_ready(&mut committer, &state, &spec(1, all - 4));
+    committer.commit_ready(&mut drives, &sums, 0).result.unwrap();
+    committer.remove(&mut drives, &spec(1, 0).name, 0).unwrap();
+
+    let mut step = 10;
+    let mut before = || {
+        assert_eq!(state.borrow().root().generation, Generation(3), "not durable yet");
+        step += 1;
+        begin(&state, &spec(step, 1), Uuid::from_u128(step.into()), no_reclaim).unwrap();
+        // What the generation before removed is there still.
+        let too_much = begin(&state, &spec(99, 4), Uuid::nil(), || Err(Error::ReadOnly));
+        assert!(matches!(too_much, Err(Error::ReadOnly)), "{too_much:?}");
+    };
+    let mut busy = Recorded { drives: &mut drives, batches: Vec::new(), before: &mut before };
+    assert_eq!(committer.reclaim(&mut busy, 0).unwrap(), Generation(4));
+    assert_eq!(step, 14, "one in each step of the order");
+    assert_eq!(state.borrow().free_slots()[0], all - 4);
+}
+
+#[test]
+fn a_failure_before_the_flush_leaves_the_pool_as_it_was() {
+    let mut pool = pool(2);
+    let free = pool.free_chunks();
+    let mut committer = Committer::new(&pool.state);
+    let open = make_ready(&mut committer, &pool.state, &spec(1, 3));
+    pool.fail(Operation::Write);
+    let ended = committer.commit_ready(&mut pool.drives, &sums, 0);
+    assert_eq!(ended.open, [open]);
+    assert!(matches!(ended.result, Err(Error::Io { source: FAILED, .. })));
+    assert!(!committer.is_ready());
+    assert_eq!((pool.generation(), pool.free_chunks()), (1, free));
+    make_ready(&mut committer, &pool.state, &spec(1, 3));
+    let again = committer.commit_ready(&mut pool.drives, &sums, 0).result.unwrap();
+    assert_eq!(again, Generation(2));
+}
+
+/// A state that a trainer looks at after every loan, to begin as soon as there is room.
+struct Hurried {
+    state: RefCell<State>,
+    chunks: u64,
+    begun: RefCell<usize>,
+}
+
+impl StateCell for Hurried {
+    fn with_state<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
+        let result = work(&mut self.state.borrow_mut());
+        let begun = begin(&self.state, &spec(2, self.chunks), Uuid::nil(), no_reclaim);
+        *self.begun.borrow_mut() += usize::from(begun.is_ok());
+        result
+    }
+}
+
+/// Its root may be durable all the same, and the next opening may find it.
+#[test]
+fn after_a_failed_flush_or_root_write_nobody_gets_the_space_of_what_failed() {
+    for (operation, failed) in
+        [(Operation::Flush, "flush"), (Operation::WriteDurable, "root write")]
+    {
+        let mut pool = pool(1);
+        let all = pool.free_chunks();
+        let id = Uuid::from_u128(1);
+        let open = begin(&pool.state, &spec(1, all - 1), id, no_reclaim).unwrap();
+        pool.fail(operation);
+        let hurried = Hurried { state: pool.state, chunks: 2, begun: RefCell::default() };
+        let mut committer = Committer::new(&hurried);
+        committer.set_whole(open, 0);
+        assert!(committer.commit_ready(&mut pool.drives, &sums, 0).result.is_err());
+        assert_eq!(*hurried.begun.borrow(), 0, "{failed}");
+        let refused =
+            |error: &Error| matches!(error, Error::Poisoned { what, .. } if *what == failed);
+        assert!(committer.reclaim(&mut pool.drives, 0).is_err_and(|error| refused(&error)));
+        let next = begin(&hurried.state, &spec(3, 0), id, no_reclaim);
+        assert!(next.is_err_and(|error| refused(&error)));
+        assert_eq!(hurried.state.borrow().root().generation, Generation(1));
+    }
+}
+
+#[test]
+fn what_is_given_up_is_not_committed() {
+    let mut pool = pool(1);
+    let free = pool.free_chunks();
+    let mut committer = Committer::new(&pool.state);
+    let gone = make_ready(&mut committer, &pool.state, &spec(1, 3));
+    let kept = make_ready(&mut committer, &pool.state, &spec(2, 1));
+    committer.give_up(gone, Some(0));
+    let ended = committer.commit_ready(&mut pool.drives, &sums, 0);
+    assert_eq!(ended.open, [kept]);
+    assert_eq!(pool.free_chunks(), free - 1);
+    assert_eq!(committer.set_whole(gone, 0), Progress::Aborted);
+    assert!(!committer.is_ready());
+}
+
+#[test]
+fn beginning_reclaims_once_and_only_where_that_may_help() {
+    let mut pool = pool(1);
+    let all = pool.free_chunks();
+    let mut committer = Committer::new(&pool.state);
+    make_ready(&mut committer, &pool.state, &spec(1, all));
+    committer.commit_ready(&mut pool.drives, &sums, 0).result.unwrap();
+    let full = begin(&pool.state, &spec(2, 1), Uuid::nil(), no_reclaim);
+    assert!(matches!(full, Err(Error::NoSpace { .. })));
+
+    committer.remove(&mut pool.drives, &spec(1, 0).name, 0).unwrap();
+    let mut reclaims = 0;
+    let in_vain = || {
+        reclaims += 1;
+        Ok::<_, Error>(())
+    };
+    let full = begin(&pool.state, &spec(2, 1), Uuid::nil(), in_vain);
+    assert!(matches!(full, Err(Error::NoSpace { .. })));
+    assert_eq!(reclaims, 1);
+    let reclaim = || committer.reclaim(&mut pool.drives, 0).map(|_| ());
+    begin(&pool.state, &spec(2, all), Uuid::nil(), reclaim).unwrap();
+}
+
+#[test]
+fn a_label_is_the_states_once_every_drive_has_it() {
+    let mut pool = pool(2);
+    let mut committer = Committer::new(&pool.state);
+    let mut changed = label(2);
+    changed.epoch = 2;
+    changed.drives[1].state = DriveState::Rebuilding;
+    pool.fail(Operation::WriteDurable);
+    assert!(committer.change_label(&mut pool.drives, changed.clone()).is_err());
+    assert_eq!(*pool.state.borrow().label(), label(2));
+    committer.change_label(&mut pool.drives, changed.clone()).unwrap();
+    assert_eq!(*pool.state.borrow().label(), changed);
+
+    assert_eq!(committer.finish_rebuilding(&mut pool.drives).unwrap(), ["SIM1"]);
+    let rebuilt = Label { epoch: 3, ..label(2) };
+    assert_eq!(*pool.state.borrow().label(), rebuilt);
+    for (index, sim) in (0..).map(DriveIndex).zip(&pool.sims) {
+        for offset in Layout::label_offsets(CAPACITY_BYTES) {
+            let own = Label { index, ..rebuilt.clone() };
+            assert_eq!(sim.peek_durable(offset, 4096).unwrap(), own.encode(offset));
+        }
+    }
+    assert_eq!(committer.finish_rebuilding(&mut pool.drives).unwrap(), Vec::<String>::new());
+}
