@@ -3,7 +3,7 @@
 //!
 //! - It borrows the state only to look at it and to change it, never while a drive works: trainers
 //!   begin their next checkpoints while one is being committed. [`StateCell`] is that rule as a type.
-//! - One generation at a time: whoever has the committer, has it alone.
+//! - One generation at a time: a pool has one committer, which takes `&mut self` to make one.
 //! - The state goes by a generation once it is durable on every drive that takes part, not before.
 //!   One that failed before its first flush leaves the state as it was. After a failure from there
 //!   on nobody knows what is durable, and the state refuses everything until the pool is opened again.
@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::labels::write_labels;
 use super::order;
 use super::plan::Plan;
-use crate::drives::Drives;
+use crate::drives::{Drives, flush_all};
 use crate::error::{Error, IoError};
 use crate::format::{DriveState, Label};
 use crate::name::CheckpointName;
@@ -190,8 +190,8 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         Ok(())
     }
 
-    /// Everything that belongs on the drives that are being rebuilt is there, and durable: they are
-    /// members again. The result is their serials.
+    /// Everything that belongs on the drives that are being rebuilt was written: makes it durable, and
+    /// then the drives members again. The result is their serials.
     pub(crate) fn finish_rebuilding(
         &mut self,
         drives: &mut dyn Drives,
@@ -206,6 +206,7 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         }
         if !rebuilt.is_empty() {
             label.epoch += 1;
+            flush_all(drives, label.live())?;
             self.change_label(drives, label)?;
         }
         Ok(rebuilt)

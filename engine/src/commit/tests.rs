@@ -282,7 +282,10 @@ fn a_label_is_the_states_once_every_drive_has_it() {
     committer.change_label(&mut pool.drives, changed.clone()).unwrap();
     assert_eq!(*pool.state.borrow().label(), changed);
 
-    assert_eq!(committer.finish_rebuilding(&mut pool.drives).unwrap(), ["SIM1"]);
+    let mut recorded =
+        Recorded { drives: &mut pool.drives, batches: Vec::new(), before: &mut || {} };
+    assert_eq!(committer.finish_rebuilding(&mut recorded).unwrap(), ["SIM1"]);
+    assert_eq!(recorded.batches[0], ["0: flush", "1: flush"], "what was copied, before its label");
     let rebuilt = Label { epoch: 3, ..label(2) };
     assert_eq!(*pool.state.borrow().label(), rebuilt);
     for (index, sim) in (0..).map(DriveIndex).zip(&pool.sims) {

@@ -4,9 +4,10 @@
 //! the others, so it must open at the right generation and may miss nothing but data of that drive.
 //! A pool of one drive may miss anything, as long as it says so.
 
+use super::act::{Act, Stop};
 use super::check::{same_names, verify_checkpoint};
 use super::lab::{Lab, open_pool};
-use super::live::{Act, Live, Stop};
+use super::live::Live;
 use crate::device::Operation;
 use crate::device::sim::{Effect, Fault, SimDrive, SimRng, When};
 use crate::error::{Error, IoError};

@@ -5,105 +5,23 @@ use std::cell::{Ref, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use uuid::Uuid;
-
+use super::act::{Act, Stop};
 use super::check::{read_tables, same_names};
 use super::explorer::{Explorer, Watched};
 use super::lab::{Base, CHUNK_BYTES, open_pool};
-use super::model::{Contents, Stored, chunk_bytes};
+use super::model::{Contents, Stored};
+use super::trainer::{Begun, Meanwhile, Order, write_chunks};
 use crate::commit::{self, Committer, Ended};
 use crate::device::DriveInfo;
 use crate::device::sim::{SimDrive, SimRng};
 use crate::direct::DirectDrives;
-use crate::drives::{DriveCommand, Drives, run_all};
+use crate::drives::{DriveCommand, Drives};
 use crate::error::{Error, IoError};
-use crate::format::crc64;
-use crate::limits::BLOCK_BYTES;
-use crate::name::CheckpointName;
-use crate::state::{CheckpointSpec, Progress, State};
+use crate::state::{Progress, State};
 use crate::units::Generation;
 
 /// Less than a chunk, and not whole blocks.
 const SMALL_BYTES: u64 = 5000;
-
-/// What is done to the pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Act {
-    /// Save a checkpoint of one chunk.
-    SaveSmall,
-    /// Save a checkpoint with chunks on every drive.
-    SaveSpanning,
-    /// Save a checkpoint of two participants.
-    SavePair,
-    /// Save a checkpoint while another is begun, which is committed with the next of these.
-    SaveOverlapping,
-    /// Begin a checkpoint, write it, and give it up.
-    Abandon,
-    /// Remove the oldest checkpoint.
-    Remove,
-    /// Commit an empty generation.
-    Reclaim,
-    /// Open the pool again, for writing.
-    Reopen,
-}
-
-impl Act {
-    /// What the small worlds are made of.
-    pub(super) const SMALL: [Act; 6] =
-        [Act::SaveSmall, Act::SaveSpanning, Act::SavePair, Act::Remove, Act::Reclaim, Act::Reopen];
-    /// Long runs do these, too.
-    pub(super) const ALL: [Act; 8] = [
-        Act::SaveSmall,
-        Act::SaveSpanning,
-        Act::SavePair,
-        Act::Remove,
-        Act::Reclaim,
-        Act::Reopen,
-        Act::SaveOverlapping,
-        Act::Abandon,
-    ];
-}
-
-/// Why an act ended early.
-#[derive(Debug)]
-pub(super) enum Stop {
-    /// The engine said so; the pool goes on.
-    Refused(Error),
-    /// The power went.
-    PowerCut,
-    /// Something is wrong.
-    Violation(String),
-}
-
-impl std::fmt::Display for Stop {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Stop::Refused(error) => write!(f, "refused: {error}"),
-            Stop::PowerCut => write!(f, "a power cut"),
-            Stop::Violation(what) => write!(f, "{what}"),
-        }
-    }
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Stop {
-        Stop::Refused(error)
-    }
-}
-
-impl From<String> for Stop {
-    fn from(what: String) -> Stop {
-        Stop::Violation(what)
-    }
-}
-
-/// A checkpoint that is written and not committed.
-struct Begun {
-    number: u64,
-    name: CheckpointName,
-    stored: Stored,
-    sums: Vec<Vec<u64>>,
-}
 
 /// The open pool.
 pub(super) struct Live<'a> {
@@ -114,19 +32,20 @@ pub(super) struct Live<'a> {
     now_unix_ns: u64,
     next_step: u64,
     waiting: Option<Begun>,
+    meanwhile: Option<Meanwhile>,
 }
 
 /// The committer, over a state that is kept here.
 type KeptCommitter = Committer<Rc<RefCell<State>>>;
 
-/// The drives while the committer has them. They see to it that it does not hold the state then,
-/// which would keep trainers from beginning.
-struct Unheld<'e, 'a> {
+/// The drives while the committer has them. It must not hold the state then: a trainer may begin.
+struct Busy<'e, 'a> {
     drives: Watched<'e, 'a>,
-    state: &'e RefCell<State>,
+    state: &'e Rc<RefCell<State>>,
+    meanwhile: &'e mut Option<Meanwhile>,
 }
 
-impl Drives for Unheld<'_, '_> {
+impl Drives for Busy<'_, '_> {
     fn info(&self) -> &[DriveInfo] {
         self.drives.info()
     }
@@ -135,6 +54,8 @@ impl Drives for Unheld<'_, '_> {
         if self.state.try_borrow_mut().is_err() {
             let held = || "the state is held while drives work".to_owned();
             self.drives.explorer.violation.get_or_insert_with(held);
+        } else if let Some(meanwhile) = self.meanwhile {
+            meanwhile.before_batch(&mut self.drives, self.state);
         }
         self.drives.run(batch)
     }
@@ -174,7 +95,16 @@ impl<'a> Live<'a> {
     ) -> Live<'a> {
         let state = Rc::new(RefCell::new(state));
         let committer = Committer::new(Rc::clone(&state));
-        Live { explorer, state, committer, drives, now_unix_ns, next_step, waiting: None }
+        Live {
+            explorer,
+            state,
+            committer,
+            drives,
+            now_unix_ns,
+            next_step,
+            waiting: None,
+            meanwhile: None,
+        }
     }
 
     pub(super) fn state(&self) -> Ref<'_, State> {
@@ -195,6 +125,7 @@ impl<'a> Live<'a> {
             Act::SaveSpanning => self.save(&[drives * CHUNK_BYTES + SMALL_BYTES]),
             Act::SavePair => self.save(&[SMALL_BYTES, CHUNK_BYTES]),
             Act::SaveOverlapping => self.save_overlapping(),
+            Act::SaveMeanwhile => self.save_meanwhile(),
             Act::Abandon => {
                 let Some(begun) = self.begin(&[SMALL_BYTES, SMALL_BYTES])? else {
                     return Ok(false);
@@ -228,89 +159,63 @@ impl<'a> Live<'a> {
         Ok(true)
     }
 
+    fn save_meanwhile(&mut self) -> Result<bool, Stop> {
+        let Some(begun) = self.begin(&[SMALL_BYTES])? else { return Ok(false) };
+        let order = self.order(&[SMALL_BYTES]);
+        // A commit has four batches; each of them has its turn.
+        let after_batches = order.step % 4;
+        self.meanwhile = Some(Meanwhile { after_batches, order, begun: None });
+        let both = self.waiting.take().into_iter().chain([begun]).collect();
+        let ended = self.commit(both);
+        match self.meanwhile.take().and_then(|meanwhile| meanwhile.begun) {
+            Some(Ok(begun)) => self.waiting = Some(begun),
+            Some(Err(number)) => self.give_up(number, 1),
+            None => {}
+        }
+        ended.map(|()| true)
+    }
+
     /// Reserves and writes a checkpoint.
     fn begin(&mut self, lengths_bytes: &[u64]) -> Result<Option<Begun>, Stop> {
-        let step = self.next_step;
-        self.next_step += 1;
-        let name = CheckpointName { name: "c".into(), step };
+        let order = self.order(lengths_bytes);
         let mut number = None;
-        for (participant, len_bytes) in (0..).zip(lengths_bytes) {
-            let spec = CheckpointSpec {
-                name: name.clone(),
-                participants: lengths_bytes.len() as u32,
-                participant,
-                len_bytes: *len_bytes,
-                shards: Vec::new(),
-            };
-            match self.join(&spec)? {
+        for participant in 0..lengths_bytes.len() {
+            match self.join(&order, participant as u32)? {
                 Some(joined) => number = Some(joined),
                 None => {
                     if let Some(number) = number {
-                        self.give_up(number, participant as usize);
+                        self.give_up(number, participant);
                     }
                     return Ok(None);
                 }
             }
         }
         let Some(number) = number else { return Ok(None) };
-        let stored = Stored::Segments { seed: step, lengths_bytes: lengths_bytes.to_vec() };
-        let written = self.write_data(number, step, lengths_bytes);
+        let mut watched = Watched { drives: &mut self.drives, explorer: &mut self.explorer };
+        let written = write_chunks(&mut watched, &self.state, number, &order);
         if written.is_err() {
             self.give_up(number, lengths_bytes.len());
         }
-        Ok(Some(Begun { number, name, stored, sums: written? }))
+        self.stopped()?;
+        Ok(Some(Begun { number, order, sums: written? }))
+    }
+
+    fn order(&mut self, lengths_bytes: &[u64]) -> Order {
+        let step = self.next_step;
+        self.next_step += 1;
+        Order { step, lengths_bytes: lengths_bytes.to_vec() }
     }
 
     /// Lets a participant join; `None` when there is no room even after an empty commit.
-    fn join(&mut self, spec: &CheckpointSpec) -> Result<Option<u64>, Stop> {
-        let id = Uuid::from_u128(u128::from(spec.name.step) << 8 | 0xc);
+    fn join(&mut self, order: &Order, participant: u32) -> Result<Option<u64>, Stop> {
         let state = Rc::clone(&self.state);
-        match commit::begin(&*state, spec, id, || self.reclaim()) {
+        match commit::begin(&*state, &order.spec(participant), order.id(), || self.reclaim()) {
             Ok(number) => Ok(Some(number)),
             Err(Stop::Refused(
                 Error::NoSpace { .. } | Error::NoMetadataSpace | Error::TooMany { .. },
             )) => Ok(None),
             Err(stop) => Err(stop),
         }
-    }
-
-    /// Writes all chunks of all participants; the result is their checksums.
-    fn write_data(
-        &mut self,
-        number: u64,
-        seed: u64,
-        lengths_bytes: &[u64],
-    ) -> Result<Vec<Vec<u64>>, Stop> {
-        let mut sums = Vec::new();
-        let mut writes = Vec::new();
-        for (participant, len_bytes) in (0..).zip(lengths_bytes) {
-            let mut of_segment = Vec::new();
-            let state = self.state.borrow();
-            let copies = state.copies_of(number, participant).unwrap_or_default();
-            for (chunk, copies) in (0..).zip(copies) {
-                let len_bytes = CHUNK_BYTES.min(len_bytes - chunk * CHUNK_BYTES) as usize;
-                let mut bytes = chunk_bytes(seed, participant, chunk, len_bytes);
-                of_segment.push(crc64(&bytes));
-                bytes.resize(len_bytes.next_multiple_of(BLOCK_BYTES as usize), 0);
-                writes.extend(copies.iter().map(|location| (location, bytes.clone())));
-            }
-            sums.push(of_segment);
-        }
-        let layout = self.state().label().layout.clone();
-        let mut batch: Vec<_> = writes
-            .iter()
-            .map(|(location, data)| DriveCommand::Write {
-                drive: location.drive,
-                offset_bytes: layout.slot_offset(location.slot),
-                data,
-                durable: false,
-            })
-            .collect();
-        let mut watched = Watched { drives: &mut self.drives, explorer: &mut self.explorer };
-        let written = run_all(&mut watched, &mut batch);
-        self.stopped()?;
-        written.map_err(Stop::Refused)?;
-        Ok(sums)
     }
 
     /// Gives up a checkpoint that this many participants have joined.
@@ -326,10 +231,11 @@ impl<'a> Live<'a> {
                 let last = participant as usize + 1 == begun.sums.len();
                 let wanted = if last { Progress::Ready } else { Progress::Waiting };
                 if progress != wanted {
-                    return Err(Stop::Violation(format!("{}: {progress:?}", begun.name)));
+                    let name = begun.order.name();
+                    return Err(Stop::Violation(format!("{name}: {progress:?}")));
                 }
             }
-            contents.insert(begun.name.clone(), begun.stored.clone());
+            contents.insert(begun.order.name(), begun.order.stored());
         }
         let numbers: Vec<u64> = begun.iter().map(|begun| begun.number).collect();
         let sums = |number: u64, participant: u32| {
@@ -369,9 +275,10 @@ impl<'a> Live<'a> {
             let next = self.state().next_generation().0;
             self.explorer.expected.begin(next, contents);
         }
-        let mut drives = Unheld {
+        let mut drives = Busy {
             drives: Watched { drives: &mut self.drives, explorer: &mut self.explorer },
             state: &self.state,
+            meanwhile: &mut self.meanwhile,
         };
         let made = make(&mut self.committer, &mut drives, now);
         self.stopped()?;

@@ -3,13 +3,14 @@
 //! against a model of what was acknowledged.
 //!
 //! - Small worlds: all sequences of up to three acts on one to four drives, and on mirrors of
-//!   two and three. Each sequence
-//!   explores the crashes of its last act; those of the ones before are another sequence's.
+//!   two and three, and one or two of them before a save during whose commit a trainer begins. Each
+//!   sequence explores the crashes of its last act; those of the ones before are another sequence's.
 //! - Long runs: many acts by a seed, with power cuts between them, and with bits that flip
 //!   and writes that are lost or land elsewhere on one drive.
 //! - One seed gives one run, whatever the number of threads: an item's images follow from the seed,
 //!   the round and the item alone, and a run ends only between groups of items.
 
+mod act;
 mod check;
 mod explorer;
 mod faults;
@@ -21,16 +22,18 @@ mod model;
 mod recovery_tests;
 #[cfg(test)]
 mod tests;
+mod trainer;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::device::sim::{SimDrive, SimRng};
+use act::{Act, Stop};
 use explorer::{Explorer, Tally};
 use images::Effort;
 use lab::{Base, Lab, SHAPES};
-use live::{Act, Live, Stop};
+use live::Live;
 use model::Expected;
 
 /// Acts of the longest sequence.
@@ -133,6 +136,10 @@ fn small_worlds() -> Vec<World> {
                 for _ in 0..length {
                     acts.push(Act::SMALL[number % choices]);
                     number /= choices;
+                }
+                if acts.len() < LONGEST as usize {
+                    let meanwhile = acts.iter().copied().chain([Act::SaveMeanwhile]).collect();
+                    worlds.push(World { shape, acts: meanwhile });
                 }
                 worlds.push(World { shape, acts });
             }

@@ -2,11 +2,12 @@
 
 use uuid::Uuid;
 
+use super::act::Act;
 use super::check::same_names;
 use super::explorer::{Explorer, Tally};
 use super::images::Effort;
 use super::lab::{self, Base, Lab, Shape, open_pool};
-use super::live::{Act, Live};
+use super::live::Live;
 use super::model::Expected;
 use crate::device::Operation;
 use crate::device::sim::{Effect, Fault, SimConfig, SimDrive, SimRng, When};

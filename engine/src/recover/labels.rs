@@ -1,4 +1,4 @@
-//! The labels of a drive: reading them, repairing their copies, and writing them.
+//! The labels of a drive: reading them, and repairing their copies.
 
 use crate::drive_info::DriveInfo;
 use crate::drives::{DriveCommand, Drives, read_error, run_all};

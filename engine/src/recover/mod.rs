@@ -6,8 +6,8 @@
 //!   goes further back: older generations' extents may have been reused.
 //! - A read that merely failed is no damage. What it keeps from being decided is an error: to take
 //!   an older generation, or to use the space of what was not read, would lose what is not lost.
-//! - Nothing is written here. Whoever opens for writing commits an empty generation next, which
-//!   rolls a root forward that reached only some drives.
+//! - An opening for reading writes nothing. One for writing ends with an empty generation, by the
+//!   committer, which rolls a root forward that reached only some drives.
 //! - The cost does not depend on the drives' capacity.
 
 pub(crate) mod holdings;

@@ -1,0 +1,78 @@
+//! What may be done to an open pool, and why it may end early.
+
+use crate::error::Error;
+
+/// What is done to the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Act {
+    /// Save a checkpoint of one chunk.
+    SaveSmall,
+    /// Save a checkpoint with chunks on every drive.
+    SaveSpanning,
+    /// Save a checkpoint of two participants.
+    SavePair,
+    /// Save a checkpoint while another is begun, which is committed with the next of these.
+    SaveOverlapping,
+    /// Save a checkpoint; while it is being committed, another is begun and written, which is
+    /// committed with the next of these.
+    SaveMeanwhile,
+    /// Begin a checkpoint, write it, and give it up.
+    Abandon,
+    /// Remove the oldest checkpoint.
+    Remove,
+    /// Commit an empty generation.
+    Reclaim,
+    /// Open the pool again, for writing.
+    Reopen,
+}
+
+impl Act {
+    /// What the small worlds are made of.
+    pub(super) const SMALL: [Act; 6] =
+        [Act::SaveSmall, Act::SaveSpanning, Act::SavePair, Act::Remove, Act::Reclaim, Act::Reopen];
+    /// Long runs do these, too.
+    pub(super) const ALL: [Act; 9] = [
+        Act::SaveSmall,
+        Act::SaveSpanning,
+        Act::SavePair,
+        Act::Remove,
+        Act::Reclaim,
+        Act::Reopen,
+        Act::SaveOverlapping,
+        Act::SaveMeanwhile,
+        Act::Abandon,
+    ];
+}
+
+/// Why an act ended early.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// The engine said so; the pool goes on.
+    Refused(Error),
+    /// The power went.
+    PowerCut,
+    /// Something is wrong.
+    Violation(String),
+}
+
+impl std::fmt::Display for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Stop::Refused(error) => write!(f, "refused: {error}"),
+            Stop::PowerCut => write!(f, "a power cut"),
+            Stop::Violation(what) => write!(f, "{what}"),
+        }
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Refused(error)
+    }
+}
+
+impl From<String> for Stop {
+    fn from(what: String) -> Stop {
+        Stop::Violation(what)
+    }
+}
