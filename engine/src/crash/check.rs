@@ -161,7 +161,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// With the newest catalogue damaged on every drive, the generation before is opened, told, and
+    /// With the newest catalogue damaged on every drive, the generation before is opened, reported, and
     /// whole: the two newest generations are never written.
     fn fall_back(&self, image: &[SimDrive], generation: u64) -> Result<(), String> {
         let Some(before) = self.expected.history.get(&(generation - 1)) else { return Ok(()) };
@@ -173,12 +173,12 @@ impl Checker<'_> {
             let opened = self
                 .open(&hurt, writable)
                 .map_err(|error| format!("after damage to the newest catalogue: {error}"))?;
-            let told = |notice: &Notice| {
+            let reported = |notice: &Notice| {
                 matches!(notice, Notice::FellBack { lost, opened }
                 if lost.0 == generation && opened.0 == generation - 1)
             };
-            if !opened.notices.iter().any(told) {
-                return Err(format!("falling back from {generation} was not told"));
+            if !opened.notices.iter().any(reported) {
+                return Err(format!("falling back from {generation} was not reported"));
             }
             same_names(&opened.state, before)?;
             self.compare(&hurt, &opened.state, generation - 1)
@@ -251,7 +251,7 @@ impl Checker<'_> {
         let copies: Vec<SimDrive> = image.iter().map(SimDrive::fork).collect();
         let mut expected = self.expected.clone();
         let contents = expected.history[&generation].clone();
-        // What recovery saw is what it must keep: it may have been shown to somebody.
+        // What recovery saw is what it must keep: it may have been shown to a user.
         expected.see(generation);
         expected.begin(generation + 1, contents);
         let mut explorer = self.explorer(&copies, expected, DEEPER);
@@ -289,7 +289,7 @@ impl Checker<'_> {
 /// Deep enough that nothing is nested any more.
 const DEEPER: u32 = 1;
 
-/// A crash tears roots, which is told; it damages nothing else that anybody looks at.
+/// A crash tears roots, which is reported; it damages nothing else that is looked at.
 fn only_a_torn_root(notice: &Notice) -> Result<(), String> {
     match notice {
         Notice::Repaired(damage) | Notice::DamagedCopy(damage) if damage.what == "root" => Ok(()),
@@ -336,7 +336,7 @@ pub(super) fn read_tables(
 }
 
 /// Reads a checkpoint as a restore would. `Ok(None)`: it is what was saved. `Ok(Some)`: it is not,
-/// and that is told. `Err`: it is not, and a restore would not notice.
+/// and that is reported. `Err`: it is not, and a restore would not notice.
 pub(super) fn verify_checkpoint(
     drives: &mut dyn Drives,
     label: &Label,

@@ -60,7 +60,7 @@ pub(super) struct Explorer<'a> {
     pub(super) guards: bool,
     /// Those places: the drive in the high 16 bits, the offset below.
     pub(super) protected: Vec<std::ops::Range<u64>>,
-    /// One in so many batches is where the power really goes.
+    /// The power really goes at one in this many batches.
     pub(super) cut_one_in: u64,
     /// What the power left.
     pub(super) survivors: Option<Vec<SimDrive>>,

@@ -1,4 +1,4 @@
-//! Drives that do wrong: what they hurt is told, and nothing wrong is shown as right.
+//! Drives that do wrong: what they hurt is reported, and nothing wrong is shown as right.
 //!
 //! All faults of a run are on one drive. A pool of two or more has sound copies of all metadata on
 //! the others, so it must open at the right generation and may miss nothing but data of that drive.
@@ -46,10 +46,10 @@ pub(super) fn faulty_run(mut live: Live<'_>, rng: &mut SimRng) -> Result<u64, St
         let image: Vec<SimDrive> = live.explorer.sims.iter().map(SimDrive::fork).collect();
         image.iter().for_each(|sim| sim.crash_keeping(&[], None));
         opened += 1;
-        let told = told_or_right(&live, &image, &serial).map_err(|what| {
+        let found = reported_or_right(&live, &image, &serial).map_err(|what| {
             format!("{drives} drives, {serial} at fault: {what}\n  after {}", done.join(", "))
         })?;
-        if told == Told::Lost {
+        if found == Found::Lost {
             break;
         }
     }
@@ -106,7 +106,7 @@ fn flip(live: &mut Live<'_>, victim: usize, rng: &mut SimRng) -> String {
 }
 
 #[derive(PartialEq, Eq)]
-enum Told {
+enum Found {
     /// The newest generation opens.
     Opened,
     /// The pool does not open, or only an older generation: the run ends here.
@@ -114,7 +114,7 @@ enum Told {
 }
 
 /// Opens the image for reading and reads everything.
-fn told_or_right(live: &Live<'_>, image: &[SimDrive], serial: &str) -> Result<Told, String> {
+fn reported_or_right(live: &Live<'_>, image: &[SimDrive], serial: &str) -> Result<Found, String> {
     let alone = image.len() == 1;
     let lab: &Lab = live.explorer.lab;
     let expected = &live.explorer.expected;
@@ -122,7 +122,7 @@ fn told_or_right(live: &Live<'_>, image: &[SimDrive], serial: &str) -> Result<To
     let mut notices = Vec::new();
     let state = match open_pool(&mut drives, false, 0, &mut notices) {
         Ok(state) => state,
-        Err(_) if alone => return Ok(Told::Lost),
+        Err(_) if alone => return Ok(Found::Lost),
         Err(error) => return Err(format!("the pool does not open: {error}")),
     };
     let generation = state.root().generation.0;
@@ -131,8 +131,8 @@ fn told_or_right(live: &Live<'_>, image: &[SimDrive], serial: &str) -> Result<To
         return Err(format!("fell back to {generation}, with a sound copy on another drive"));
     }
     let newest = expected.allows(generation);
-    let told_older = fell_back && generation + 1 == expected.acknowledged;
-    if !newest && !told_older {
+    let reported_older = fell_back && generation + 1 == expected.acknowledged;
+    if !newest && !reported_older {
         return Err(format!("generation {generation} opens, not {}", expected.acknowledged));
     }
     let contents = expected.history.get(&generation).ok_or("a generation nobody made")?;
@@ -146,7 +146,7 @@ fn told_or_right(live: &Live<'_>, image: &[SimDrive], serial: &str) -> Result<To
             Some(error) => return Err(format!("lost with a sound copy on another drive: {error}")),
         }
     }
-    Ok(if newest { Told::Opened } else { Told::Lost })
+    Ok(if newest { Found::Opened } else { Found::Lost })
 }
 
 /// Fails the Nth command of an act, for every N: once, and from there on. What the act

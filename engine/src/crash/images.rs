@@ -19,7 +19,7 @@ pub(super) struct Choice {
 /// How hard to look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Effort {
-    /// All subsets of up to so many writes at risk.
+    /// All subsets of up to this many writes at risk.
     pub(super) exhaustive: usize,
     /// The subsets that a serial drive would leave, each write alone, each write missing, each torn.
     pub(super) structured: bool,

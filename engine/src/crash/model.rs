@@ -48,7 +48,7 @@ impl Expected {
         self.promised = generation;
     }
 
-    /// A recovery opened this generation, and may have shown it to somebody.
+    /// A recovery opened this generation, and may have shown it to a user.
     pub(super) fn see(&mut self, generation: u64) {
         self.pending = None;
         self.acknowledged = generation;

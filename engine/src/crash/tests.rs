@@ -32,7 +32,7 @@ fn crashes_of_a_few_worlds() {
 }
 
 #[test]
-fn faults_on_one_drive_are_told() {
+fn faults_on_one_drive_are_reported() {
     let worlds = few_worlds();
     let first = worlds.len() + LONG_RUNS;
     run(&[first, first + 1, first + 2, first + 3], &worlds, 2);

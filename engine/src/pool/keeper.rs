@@ -4,7 +4,7 @@
 //! what participants and callers want, one after the other, the drives and the time, and answers
 //! them with what came of it.
 //!
-//! It sleeps until somebody wakes it. Waking it costs a reactor one system call for each commit, but
+//! It sleeps until it is woken. Waking it costs a reactor one system call for each commit, but
 //! none while chunks flow; looking for commits every now and then would cost a core far more.
 
 use std::collections::HashMap;
@@ -27,8 +27,8 @@ use crate::units::Generation;
 pub(crate) enum Call {
     /// Something to do with the drives in hand.
     Run(Box<dyn FnOnce(&mut Keeper) + Send>),
-    /// A checkpoint was begun. There is nothing to do; whoever says so learns whether anybody will
-    /// commit it.
+    /// A checkpoint was begun. There is nothing to do; the caller learns whether the keeper
+    /// is there to commit it.
     Nudge,
     /// End.
     Stop,
@@ -75,7 +75,7 @@ impl Keeper {
         &mut self.drives
     }
 
-    /// Runs until it is told to stop. Whoever gives it work unparks the parker of its drives.
+    /// Runs until [`Call::Stop`]. A caller that has work for it unparks the parker of its drives.
     pub(crate) fn run(mut self, calls: &Receiver<Call>) {
         loop {
             self.take_requests();

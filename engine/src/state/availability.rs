@@ -1,4 +1,4 @@
-//! How much of a checkpoint the drives at hand hold. Pure.
+//! How much of a checkpoint the drives that are there hold. Pure.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 //!
 //! - Free space is derived: a data slot or metadata block is used if and only if a checkpoint of
 //!   one of the two newest generations, or an open checkpoint, names it. Nothing else is stored, so
-//!   nothing can leak or be freed twice; in debug builds each commit derives it anew and compares.
+//!   nothing can leak or be freed twice; in debug builds each commit derives it again and compares.
 //! - What generation `g` removes is therefore reusable once `g + 1` is committed, and not earlier:
 //!   the two newest generations are never written.
 //! - A slot that could not be written is used by nobody, too.
@@ -129,8 +129,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The state of a pool as recovery found it. The generation before counts as equal: whoever
-    /// opens a pool for writing commits first, which makes it so.
+    /// The state of a pool as recovery found it. The generation before counts as equal: an
+    /// opening for writing commits first, which makes it so.
     pub(crate) fn new(
         label: Label,
         root: Root,

@@ -150,7 +150,7 @@ impl State {
         let damage = self.damaged.iter().find_map(|c| c.damage.clone());
         let Some(mut damage) = damage else { return Ok(()) };
         damage.detail.push_str(
-            "; nothing is saved while its data cannot be told from free space: remove it first",
+            "; nothing is saved while its data cannot be distinguished from free space: remove it first",
         );
         Err(damage.into())
     }

@@ -122,7 +122,7 @@ fn what_two_checkpoints_name_is_free_when_neither_does() {
         };
         Committed { entry, holding, damage: None }
     };
-    // Units 2 and 3 belong to both, as after a mistake of somebody's.
+    // Units 2 and 3 belong to both, as after a mistake.
     let both = vec![checkpoint(1, 0), checkpoint(2, 2)];
     let mut state = State::new(label.clone(), root(&label, 1), None, Generation(1), both);
     let free = state.free_slots()[0];
@@ -138,7 +138,7 @@ fn what_two_checkpoints_name_is_free_when_neither_does() {
 }
 
 #[test]
-fn no_room_is_told_apart_from_room_after_one_more_commit() {
+fn no_room_differs_from_room_after_one_more_commit() {
     let mut state = state(1);
     let slots = state.free_slots()[0];
     save(&mut state, 1, slots * CHUNK);
