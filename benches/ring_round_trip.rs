@@ -86,8 +86,8 @@ fn main() {
 
     let name = CString::new(paths[1].to_str().unwrap()).unwrap();
     let drives = [name.as_ptr()];
-    let opts = stn_engine_opts {
-        size: size_of::<stn_engine_opts>() as u32,
+    let opts = stn_pool_opts {
+        size: size_of::<stn_pool_opts>() as u32,
         flags: 0,
         drives: drives.as_ptr(),
         cores: std::ptr::null(),
@@ -98,9 +98,9 @@ fn main() {
         queue_depth: 0,
         checksum_threads: 0,
     };
-    let ring_opts = stn_ring_opts {
-        size: size_of::<stn_ring_opts>() as u32,
-        flags: STN_RING_NO_MEMORY,
+    let ring_opts = stn_session_opts {
+        size: size_of::<stn_session_opts>() as u32,
+        flags: STN_SESSION_NO_MEMORY,
         memory_bytes: 0,
         entries: ENTRIES,
         reserved: 0,
@@ -108,8 +108,8 @@ fn main() {
     let (mut engine, mut ring) = (0, 0);
     // SAFETY: all that the options point to is there.
     unsafe {
-        assert_eq!(stn_engine_open(&raw const opts, &raw mut engine), 0);
-        assert_eq!(stn_ring_create(engine, &raw const ring_opts, &raw mut ring), 0);
+        assert_eq!(stn_pool_open(&raw const opts, &raw mut engine), 0);
+        assert_eq!(stn_session_create(engine, &raw const ring_opts, &raw mut ring), 0);
     }
 
     // Once each to warm up.
@@ -131,8 +131,8 @@ fn main() {
     println!("Rust path: {rust:.1} ns each, {:.2} million round trips a second", 1e3 / rust);
     println!("C path:    {c:.1} ns each, {millions:.2} million round trips a second");
     println!("C / Rust:  {ratio:.3}, of {PAIRS} interleaved runs of {ROUND_TRIPS} round trips");
-    assert_eq!(stn_ring_destroy(ring), 0);
-    assert_eq!(stn_engine_close(engine), 0);
+    assert_eq!(stn_session_destroy(ring), 0);
+    assert_eq!(stn_pool_close(engine), 0);
     if !only_tell {
         assert!(ratio <= 1.05, "the C path costs more than 5 % more");
         assert!(millions >= 5.0, "fewer than 5 million round trips a second");

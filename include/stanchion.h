@@ -6,19 +6,20 @@
  * consists of one segment of bytes for each of its participants (the writers, or ranks). It becomes
  * visible all at once, when every participant has committed, or not at all.
  *
- * An engine holds one open pool. A ring is what one trainer thread holds: memory that drives read and
- * write directly, a queue of requests and a queue of completions. A save is stn_begin(), entries of
- * STN_OP_WRITE, an entry of STN_OP_COMMIT. A restore is stn_open() and entries of STN_OP_READ, or in
- * one blocking call stn_restore().
+ * stn_pool_open() opens a pool. stn_save() and stn_restore() move a whole segment in one blocking
+ * call. A session is for a thread that works meanwhile: it has memory that drives read and write
+ * directly, and a ring, which is a queue of entries and a queue of completions. A save through a
+ * session is stn_begin(), entries of STN_OP_WRITE, an entry of STN_OP_COMMIT; a restore is stn_open()
+ * and entries of STN_OP_READ.
  *
  * Conventions:
  *
- *   1. Handles are opaque. A handle that was closed, or that was never one, is found out and answered
+ *   1. Handles are opaque. A handle that was closed, or that was never one, is detected and answered
  *      with -EBADF; a handle that was made before a fork() and is used in the child, with
- *      -EOWNERDEAD. A child may open an engine of its own.
- *   2. Threads: an engine may be used by any number of threads at once. A ring belongs to one thread
- *      at a time; a call while another thread is inside a call on the same ring is found out and
- *      answered with -EBUSY. Different rings never wait for each other.
+ *      -EOWNERDEAD. A child may open a pool of its own.
+ *   2. Threads: a pool may be used by any number of threads at once. A session belongs to one thread
+ *      at a time; a call while another thread is inside a call on the same session is detected and
+ *      answered with -EBUSY. Different sessions never wait for each other.
  *   3. Calls return 0 or a count on success and a negative number on failure: a negated errno, or
  *      below -4096 a negated STN_E_ number. So do completions. stn_strerror() has words for each;
  *      stn_last_error() has the details of the calling thread's last failed call.
@@ -33,16 +34,16 @@
  *      the completion was taken. Completions come in any order; a commit waits for the writes of its
  *      segment that were submitted before it.
  *   7. A write that completed is not durable. A commit that completed is: durable, and visible to
- *      stn_list_create(), stn_open() and everybody after a power cut. Until then the checkpoint does
- *      not exist, and if its ring goes away, or the process, it never will.
+ *      stn_list_create(), stn_open() and every process after a power cut. Until then the checkpoint
+ *      does not exist, and if its session ends, or the process, it never will.
  *   8. Fewer entries accepted than given is back-pressure and no error.
  *   9. No call on the path stn_submit(), stn_peek(), stn_wait() calls back, allocates or takes a lock.
  *      No function may be called from a signal handler. The library installs no signal handler, its
  *      threads block all signals, and it writes nothing to standard output or standard error.
  *  10. Sizes and offsets are bytes, times nanoseconds. Strings are UTF-8 that ends with a NUL.
  *
- * Each function's Errors section names every error that it returns. What any function may return
- * besides is -STN_E_PANIC, for a defect of the library that it noticed itself.
+ * Each function's Errors section names every error that it returns. In addition any function may
+ * return -STN_E_PANIC, for a defect of the library that the library detected.
  */
 #ifndef STANCHION_H
 #define STANCHION_H
@@ -60,7 +61,7 @@ extern "C" {
 #define STN_VERSION_PATCH 0
 #define STN_VERSION ((STN_VERSION_MAJOR << 16) | (STN_VERSION_MINOR << 8) | STN_VERSION_PATCH)
 
-/* Error numbers beside those of errno. A number, once given, is never given to something else. */
+/* Error numbers in addition to those of errno. A number, once given, is never given to another error. */
 #define STN_E_DAMAGED 4097       /* bytes on a drive are not what was written there */
 #define STN_E_POISONED 4098      /* the pool refuses writes after a failed flush or root write */
 #define STN_E_REMOVED 4099       /* the drive is gone */
@@ -74,9 +75,9 @@ extern "C" {
 #define STN_E_PANIC 4107         /* a defect of the library */
 
 /** A pool that is open. */
-typedef struct stn_engine stn_engine;
-/** What one thread submits entries through. */
-typedef struct stn_ring stn_ring;
+typedef struct stn_pool stn_pool;
+/** What one thread saves and restores through: memory and a ring. */
+typedef struct stn_session stn_session;
 /** The checkpoints that a pool had at one moment. */
 typedef struct stn_list stn_list;
 /** What one checkpoint consists of. */
@@ -103,8 +104,8 @@ struct stn_sqe {
     uint8_t opcode;               /* one of STN_OP_ */
     uint8_t flags;                /* 0 */
     uint16_t reserved0;           /* 0 */
-    uint32_t buffer;              /* key of a buffer of this ring */
-    uint64_t checkpoint;          /* handle of stn_begin() or stn_open() of this ring */
+    uint32_t buffer;              /* key of a buffer of this session */
+    uint64_t checkpoint;          /* handle of stn_begin() or stn_open() of this session */
     uint64_t buffer_offset_bytes; /* where in the buffer */
     uint64_t len_bytes;           /* how much */
     uint64_t segment_offset_bytes; /* where in the segment */
@@ -118,7 +119,7 @@ struct stn_sqe {
  * Errors:
  *   -EINVAL            the entry is malformed: unknown opcode or flag, a field that is not zero
  *                      and should be, a length of zero, a place that is not aligned
- *   -EBADF             checkpoint or buffer is not one of this ring's, or not of the right kind, or
+ *   -EBADF             checkpoint or buffer is not one of this session's, or not of the right kind, or
  *                      the checkpoint is committed, aborted or being so
  *   -ERANGE            the range leaves the buffer or the segment, or overflows
  *   -EEXIST            a chunk of the range was written already
@@ -143,21 +144,21 @@ struct stn_cqe {
     uint64_t aux;       /* a commit's generation; of a failure, the segment offset */
 };
 
-/* stn_engine_opts.flags */
-#define STN_OPEN_READ_ONLY 1u /* list and restore only; several processes may do it at once. Drives
+/* stn_pool_opts.flags */
+#define STN_POOL_READ_ONLY 1u /* list and restore only; several processes may do it at once. Drives
                                  may be missing: what needs them cannot be restored */
-#define STN_OPEN_DEGRADED 2u  /* write although drives are missing: the others remember it, and a
-                                 drive that comes back is refused until it is taken in again */
+#define STN_POOL_DEGRADED 2u  /* allow writes while drives are missing. A drive that was left out
+                                 is refused until it is re-admitted */
 
-/* stn_engine_opts.huge_pages: pages of ring memory. SPDK drives always need huge ones. */
+/* stn_pool_opts.huge_pages: pages of session memory. SPDK drives always need huge ones. */
 #define STN_HUGE_REQUIRED 0  /* huge pages or an error */
 #define STN_HUGE_PREFERRED 1 /* huge pages, or ordinary ones and a warning in the log */
 #define STN_HUGE_OFF 2       /* ordinary pages */
 
-/** Options of stn_engine_open(). */
-struct stn_engine_opts {
-    uint32_t size;             /* sizeof(struct stn_engine_opts) */
-    uint32_t flags;            /* STN_OPEN_ */
+/** Options of stn_pool_open(). */
+struct stn_pool_opts {
+    uint32_t size;             /* sizeof(struct stn_pool_opts) */
+    uint32_t flags;            /* STN_POOL_ */
     const char *const *drives; /* addresses of all drives of the pool, in any order */
     const uint32_t *cores;     /* cores to pin reactor threads to; NULL: chosen */
     uint32_t drive_count;
@@ -206,7 +207,7 @@ struct stn_pool_info {
 #define STN_DRIVE_REBUILDING 2 /* taken in, and not filled yet */
 
 
-/** Facts about a drive of a pool. The strings are the engine's and last as long as it. */
+/** Facts about a drive of a pool. The strings are the pool's and last as long as it. */
 struct stn_drive_info {
     uint32_t size;          /* sizeof(struct stn_drive_info) */
     int32_t volatile_cache; /* 1: writes may be lost before a flush; 0: not; -1: unknown */
@@ -223,7 +224,7 @@ struct stn_drive_info {
 /* Bytes of a NAME@STEP with its NUL, at most. */
 #define STN_NAME_BYTES 160
 
-/* stn_checkpoint_info.health: which of its data the drives at hand have */
+/* stn_checkpoint_info.health: which of its data the present drives have */
 #define STN_HEALTH_WHOLE 0    /* all of it */
 #define STN_HEALTH_ONE_COPY 1 /* all of it, some chunks in fewer copies than the pool keeps */
 #define STN_HEALTH_LOST 2     /* some chunks lie on missing drives only */
@@ -273,17 +274,17 @@ struct stn_shard {
     uint32_t reserved;     /* 0 */
 };
 
-/** Options of stn_ring_create(). */
-struct stn_ring_opts {
-    uint32_t size;         /* sizeof(struct stn_ring_opts) */
-    uint32_t flags;        /* STN_RING_ */
+/** Options of stn_session_create(). */
+struct stn_session_opts {
+    uint32_t size;         /* sizeof(struct stn_session_opts) */
+    uint32_t flags;        /* STN_SESSION_ */
     uint64_t memory_bytes; /* for stn_buf_alloc(), taken now; 0: 64 MiB */
     uint32_t entries;      /* a power of two up to 4096; 0: 256. Twice as many may be outstanding */
     uint32_t reserved;     /* 0 */
 };
 
-/* stn_ring_opts.flags */
-#define STN_RING_NO_MEMORY 1u /* no memory for stn_buf_alloc(); memory_bytes is 0 */
+/* stn_session_opts.flags */
+#define STN_SESSION_NO_MEMORY 1u /* no memory for stn_buf_alloc(); memory_bytes is 0 */
 
 /** Options of stn_begin(). */
 struct stn_begin_opts {
@@ -296,6 +297,30 @@ struct stn_begin_opts {
     const struct stn_shard *shards;
     uint32_t shard_count;
     uint32_t shard_size;         /* sizeof(struct stn_shard); 0 when there are none */
+};
+
+/** A shard to be saved: a named range of the segment, and its bytes. */
+struct stn_save_shard {
+    const char *name;      /* unique in the segment, 1 to 1024 bytes */
+    const void *bytes;     /* may be NULL when len_bytes is 0 */
+    uint64_t len_bytes;
+    const char *dtype;     /* up to 16 ASCII characters; NULL: none */
+    const uint64_t *shape; /* may be NULL when dimensions is 0 */
+    uint32_t dimensions;   /* up to 16 */
+    uint32_t reserved;     /* 0 */
+};
+
+/** Options of stn_save(). */
+struct stn_save_opts {
+    uint32_t size;         /* sizeof(struct stn_save_opts) */
+    uint32_t flags;        /* 0 */
+    const char *name;      /* NAME@STEP */
+    uint32_t participants; /* writers of the checkpoint; the same for each; 0: 1 */
+    uint32_t participant;  /* which of them this is, from 0 */
+    const struct stn_save_shard *shards; /* one after the other they are the segment */
+    uint32_t shard_count;
+    uint32_t shard_size;   /* sizeof(struct stn_save_shard); 0 when there are none */
+    uint64_t timeout_ns;   /* 0: none */
 };
 
 /** Options of stn_restore(). */
@@ -412,22 +437,22 @@ int stn_set_log(stn_log_fn *callback, void *context, uint32_t level);
 int stn_format(const struct stn_format_opts *opts);
 
 /**
- * stn_engine_open - open a pool
+ * stn_pool_open - open a pool
  *
  * Opening for writing repairs what a crash left behind and takes the pool for this process. Threads
  * are started: reactors, which poll while there is work, checksum helpers, and one that commits.
  *
  * Threads: any. Blocks.
- * Ownership: opts, and what it points to, is the caller's; *engine is closed by stn_engine_close().
+ * Ownership: opts, and what it points to, is the caller's; *pool is closed by stn_pool_close().
  * Returns: 0.
  * Errors:
- *   -EFAULT              opts, drives, a drive, cores or engine is NULL
+ *   -EFAULT              opts, drives, a drive, cores or pool is NULL
  *   -EINVAL              size, flags, drive_count, huge_pages, queue_depth, cores or an address
  *                        makes no sense
  *   -E2BIG               opts has something set that this library does not know
  *   -ENODEV              a drive does not exist
  *   -EBUSY               another process, or this one, has the pool open
- *   -EMFILE              the process has 64 engines open
+ *   -EMFILE              the process has 64 pools open
  *   -EIO                 a drive failed a command; another errno may say how
  *   -STN_E_DAMAGED       what makes the drives a pool is damaged on all of them
  *   -STN_E_SHORT         a drive is shorter than when it was formatted
@@ -437,21 +462,21 @@ int stn_format(const struct stn_format_opts *opts);
  *                        the pool before
  *   -STN_E_ENVIRONMENT   the machine is not set up for it; stn_last_error() says what to do
  */
-int stn_engine_open(const struct stn_engine_opts *opts, stn_engine **engine);
+int stn_pool_open(const struct stn_pool_opts *opts, stn_pool **pool);
 
 /**
- * stn_engine_close - close a pool
+ * stn_pool_close - close a pool
  *
  * Threads: any. Blocks until the pool's threads have ended.
  * Ownership: the handle is not one afterwards, nor are strings of stn_drive_info().
  * Returns: 0.
  * Errors:
- *   -EFAULT      engine is NULL
- *   -EBADF       engine is not an open engine
- *   -EOWNERDEAD  engine belongs to the process that this one was forked from
- *   -EBUSY       it has rings, or another thread is inside a call on it; it stays open
+ *   -EFAULT      pool is NULL
+ *   -EBADF       pool is not an open pool
+ *   -EOWNERDEAD  pool belongs to the process that this one was forked from
+ *   -EBUSY       it has sessions, or another thread is inside a call on it; it stays open
  */
-int stn_engine_close(stn_engine *engine);
+int stn_pool_close(stn_pool *pool);
 
 /**
  * stn_pool_info - facts about the pool
@@ -459,44 +484,44 @@ int stn_engine_close(stn_engine *engine);
  * Threads: any.
  * Returns: 0.
  * Errors:
- *   -EFAULT      engine or info is NULL
+ *   -EFAULT      pool or info is NULL
  *   -EINVAL      info's size makes no sense
- *   -EBADF       engine is not an open engine
- *   -EOWNERDEAD  engine belongs to the process that this one was forked from
+ *   -EBADF       pool is not an open pool
+ *   -EOWNERDEAD  pool belongs to the process that this one was forked from
  *   -EBUSY       another thread is closing it
  */
-int stn_pool_info(stn_engine *engine, struct stn_pool_info *info);
+int stn_pool_info(stn_pool *pool, struct stn_pool_info *info);
 
 /**
  * stn_drive_info - facts about one drive of the pool
  *
  * Threads: any.
- * Ownership: the strings in info are the engine's and last as long as it.
+ * Ownership: the strings in info are the pool's and last as long as it.
  * Returns: 0.
  * Errors:
- *   -EFAULT      engine or info is NULL
+ *   -EFAULT      pool or info is NULL
  *   -EINVAL      info's size makes no sense
  *   -ERANGE      index is not below the number of drives
- *   -EBADF       engine is not an open engine
- *   -EOWNERDEAD  engine belongs to the process that this one was forked from
+ *   -EBADF       pool is not an open pool
+ *   -EOWNERDEAD  pool belongs to the process that this one was forked from
  *   -EBUSY       another thread is closing it
  */
-int stn_drive_info(stn_engine *engine, uint32_t index, struct stn_drive_info *info);
+int stn_drive_info(stn_pool *pool, uint32_t index, struct stn_drive_info *info);
 
 /**
  * stn_list_create - the committed checkpoints of the pool, as they are now
  *
  * Threads: any.
- * Ownership: *list is the caller's until stn_list_free(); it may outlive the engine.
+ * Ownership: *list is the caller's until stn_list_free(); it may outlive the pool.
  * Returns: 0.
  * Errors:
- *   -EFAULT      engine or list is NULL
- *   -EBADF       engine is not an open engine
- *   -EOWNERDEAD  engine belongs to the process that this one was forked from
- *   -EBUSY       another thread is closing the engine
+ *   -EFAULT      pool or list is NULL
+ *   -EBADF       pool is not an open pool
+ *   -EOWNERDEAD  pool belongs to the process that this one was forked from
+ *   -EBUSY       another thread is closing the pool
  *   -EMFILE      the process has 1024 lists
  */
-int stn_list_create(stn_engine *engine, stn_list **list);
+int stn_list_create(stn_pool *pool, stn_list **list);
 
 /**
  * stn_list_count - how many checkpoints a list has
@@ -548,14 +573,14 @@ int stn_list_free(stn_list *list);
  * Threads: any.
  * Returns: 0.
  * Errors:
- *   -EFAULT      engine, name or info is NULL
+ *   -EFAULT      pool, name or info is NULL
  *   -EINVAL      name is not a name, or info's size makes no sense
  *   -ENOENT      there is no checkpoint of that name
- *   -EBADF       engine is not an open engine
- *   -EOWNERDEAD  engine belongs to the process that this one was forked from
- *   -EBUSY       another thread is closing the engine
+ *   -EBADF       pool is not an open pool
+ *   -EOWNERDEAD  pool belongs to the process that this one was forked from
+ *   -EBUSY       another thread is closing the pool
  */
-int stn_latest(stn_engine *engine, const char *name, struct stn_checkpoint_info *info);
+int stn_latest(stn_pool *pool, const char *name, struct stn_checkpoint_info *info);
 
 /**
  * stn_remove - remove a checkpoint
@@ -565,35 +590,35 @@ int stn_latest(stn_engine *engine, const char *name, struct stn_checkpoint_info 
  * Threads: any. Blocks.
  * Returns: 0.
  * Errors:
- *   -EFAULT           engine or name is NULL
+ *   -EFAULT           pool or name is NULL
  *   -EINVAL           name is not a NAME@STEP
  *   -ENOENT           there is no such checkpoint
  *   -EROFS            the pool was opened for reading only
- *   -EBADF            engine is not an open engine
- *   -EOWNERDEAD       engine belongs to the process that this one was forked from
- *   -EBUSY            a ring has the checkpoint open, or another thread is closing the engine
+ *   -EBADF            pool is not an open pool
+ *   -EOWNERDEAD       pool belongs to the process that this one was forked from
+ *   -EBUSY            a session has the checkpoint open, or another thread is closing the pool
  *   -EIO              a drive failed a command; another errno may say how
  *   -STN_E_POISONED   the pool refuses writes after a failed flush or root write
  */
-int stn_remove(stn_engine *engine, const char *name);
+int stn_remove(stn_pool *pool, const char *name);
 
 /**
  * stn_checkpoint_show - what a checkpoint consists of
  *
  * Threads: any. Blocks.
- * Ownership: *checkpoint is the caller's until stn_checkpoint_free(); it may outlive the engine.
+ * Ownership: *checkpoint is the caller's until stn_checkpoint_free(); it may outlive the pool.
  * Returns: 0.
  * Errors:
- *   -EFAULT          engine, name or checkpoint is NULL
+ *   -EFAULT          pool, name or checkpoint is NULL
  *   -EINVAL          name is not a NAME@STEP
  *   -ENOENT          there is no such checkpoint
- *   -EBADF           engine is not an open engine
- *   -EOWNERDEAD      engine belongs to the process that this one was forked from
- *   -EBUSY           another thread is closing the engine
+ *   -EBADF           pool is not an open pool
+ *   -EOWNERDEAD      pool belongs to the process that this one was forked from
+ *   -EBUSY           another thread is closing the pool
  *   -EMFILE          the process has 1024 of them
  *   -STN_E_DAMAGED   its metadata cannot be read on any drive
  */
-int stn_checkpoint_show(stn_engine *engine, const char *name, stn_checkpoint **checkpoint);
+int stn_checkpoint_show(stn_pool *pool, const char *name, stn_checkpoint **checkpoint);
 
 /**
  * stn_checkpoint_get - facts about a checkpoint
@@ -671,6 +696,48 @@ int stn_checkpoint_find(const stn_checkpoint *checkpoint, uint32_t participant, 
 int stn_checkpoint_free(stn_checkpoint *checkpoint);
 
 /**
+ * stn_save - save a segment from memory
+ *
+ * Writes one participant's shards, one after the other without gaps, to all drives at once, and waits
+ * until the checkpoint is durable and visible. A checkpoint of several participants is so when every
+ * one of them has saved its segment or committed it through a session.
+ *
+ * Whole chunks go straight to the drives where they lie one after the other in memory, start at a
+ * multiple of 4096 there, and every drive can read that memory: SPDK drives read that of
+ * stn_buf_alloc() and stn_mem_register(), and huge pages. The rest is copied once. At most 64 ranges
+ * of memory go straight; of more, the longest.
+ *
+ * When the time is over the checkpoint is given up, for every participant, unless its commit went
+ * through meanwhile: then the call succeeds. The call returns only when no drive reads the memory any
+ * more, which takes longer where a drive does not answer.
+ *
+ * Threads: any. Blocks.
+ * Ownership: opts, and what it points to, is the caller's, and does not change during the call.
+ * Returns: the bytes that were saved: the length of the segment.
+ * Errors:
+ *   -EFAULT           pool, opts, name, shards, a shard's name, bytes or shape is NULL
+ *   -EINVAL           size, flags, reserved, name, participants, participant, shard_size or a shard
+ *                     makes no sense, or does not fit what other participants declared
+ *   -E2BIG            opts or a shard has something set that this library does not know
+ *   -EEXIST           the checkpoint is committed already, or this participant has joined it
+ *   -ENOSPC           the pool has no room for it
+ *   -EROFS            the pool was opened for reading only
+ *   -ENOMEM           memory for the transfer cannot be had
+ *   -EMFILE           the process has too many descriptors, or the pool as many checkpoints as it can
+ *                     hold
+ *   -EBADF            pool is not an open pool
+ *   -EOWNERDEAD       pool belongs to the process that this one was forked from
+ *   -EBUSY            another thread is closing the pool
+ *   -ETIME            the time was over; nothing was saved
+ *   -ECANCELED        another participant gave the checkpoint up
+ *   -EIO              a drive failed a command; another errno may say how. If it was one of the commit,
+ *                     it is not known whether the checkpoint is durable, until the pool is opened again
+ *   -STN_E_POISONED   the pool refuses writes after a failed flush or root write
+ *   -STN_E_REMOVED    a drive is gone
+ */
+int64_t stn_save(stn_pool *pool, const struct stn_save_opts *opts);
+
+/**
  * stn_restore - read a segment, a shard, or a range of either into memory
  *
  * Reads from all drives at once and verifies every chunk. Where destination has the same place in a
@@ -678,10 +745,10 @@ int stn_checkpoint_free(stn_checkpoint *checkpoint);
  * goes through memory of the library's. On an error the contents of destination are undefined.
  *
  * Threads: any. Blocks.
- * Ownership: destination is the caller's, and nobody else touches it during the call.
+ * Ownership: destination is the caller's, and nothing else touches it during the call.
  * Returns: the bytes that were read: all that were asked for.
  * Errors:
- *   -EFAULT           engine, opts, name or destination is NULL
+ *   -EFAULT           pool, opts, name or destination is NULL
  *   -EINVAL           size, flags, reserved or name makes no sense, or participant is too large
  *   -E2BIG            opts has something set that this library does not know
  *   -ENOENT           there is no such checkpoint or shard
@@ -689,77 +756,77 @@ int stn_checkpoint_free(stn_checkpoint *checkpoint);
  *   -ENOBUFS          destination is too small for it
  *   -ENOMEM           memory for the transfer cannot be had
  *   -EMFILE           the process has too many descriptors
- *   -EBADF            engine is not an open engine
- *   -EOWNERDEAD       engine belongs to the process that this one was forked from
- *   -EBUSY            another thread is closing the engine
+ *   -EBADF            pool is not an open pool
+ *   -EOWNERDEAD       pool belongs to the process that this one was forked from
+ *   -EBUSY            another thread is closing the pool
  *   -EIO              a drive failed a command; another errno may say how
  *   -STN_E_DAMAGED    what was read is not what was written; stn_last_error() names it
  *   -STN_E_REMOVED    a drive is gone
  *   -STN_E_SHORT      a drive is shorter than it was
  */
-int64_t stn_restore(stn_engine *engine, const struct stn_restore_opts *opts, void *destination,
+int64_t stn_restore(stn_pool *pool, const struct stn_restore_opts *opts, void *destination,
                     uint64_t destination_bytes);
 
 /**
- * stn_ring_create - make a ring
+ * stn_session_create - make a session
  *
  * Threads: any. Blocks.
- * Ownership: opts is the caller's and may be NULL for the defaults; *ring is ended by
- *   stn_ring_destroy() and keeps its engine from being closed.
+ * Ownership: opts is the caller's and may be NULL for the defaults; *session is ended by
+ *   stn_session_destroy() and keeps its pool from being closed.
  * Returns: 0.
  * Errors:
- *   -EFAULT             engine or ring is NULL
+ *   -EFAULT             pool or session is NULL
  *   -EINVAL             size, flags, reserved, entries or memory_bytes makes no sense
  *   -E2BIG              opts has something set that this library does not know
  *   -ENOMEM             memory_bytes cannot be had, in huge pages where these are required
- *   -EMFILE             the process has 1024 rings, or too many descriptors
- *   -EBADF              engine is not an open engine
- *   -EOWNERDEAD         engine belongs to the process that this one was forked from
- *   -EBUSY              another thread is closing the engine
+ *   -EMFILE             the process has 1024 sessions, or too many descriptors
+ *   -EBADF              pool is not an open pool
+ *   -EOWNERDEAD         pool belongs to the process that this one was forked from
+ *   -EBUSY              another thread is closing the pool
  */
-int stn_ring_create(stn_engine *engine, const struct stn_ring_opts *opts, stn_ring **ring);
+int stn_session_create(stn_pool *pool, const struct stn_session_opts *opts, stn_session **session);
 
 /**
- * stn_ring_destroy - end a ring
+ * stn_session_destroy - end a session
  *
  * Waits for what is under way, gives up checkpoints that were begun and not committed, frees the
- * ring's buffers and lets go of registered memory. Completions that were not taken are lost.
+ * session's buffers and lets go of registered memory. Completions that were not taken are lost.
  *
  * Threads: one at a time. Blocks.
  * Ownership: the handle is not one afterwards; nor are its buffers, its keys and its descriptor.
  * Returns: 0.
  * Errors:
- *   -EFAULT      ring is NULL
- *   -EBADF       ring is not a ring
- *   -EOWNERDEAD  ring belongs to the process that this one was forked from
+ *   -EFAULT      session is NULL
+ *   -EBADF       session is not a session
+ *   -EOWNERDEAD  session belongs to the process that this one was forked from
  *   -EBUSY       another thread is inside a call on it; it stays as it is
  */
-int stn_ring_destroy(stn_ring *ring);
+int stn_session_destroy(stn_session *session);
 
 /**
- * stn_ring_eventfd - a descriptor for poll, epoll and the like
+ * stn_session_eventfd - a descriptor for poll, epoll and the like
  *
  * It is readable as long as there are completions to take. It may be readable for a moment when
  * there are none, until stn_peek() has returned 0. It is not to be read, written or closed.
  *
  * Threads: one at a time.
- * Ownership: the descriptor is the ring's and lasts as long as it.
+ * Ownership: the descriptor is the session's and lasts as long as it.
  * Returns: the descriptor, the same each time.
  * Errors:
- *   -EFAULT      ring is NULL
- *   -EBADF       ring is not a ring
- *   -EOWNERDEAD  ring belongs to the process that this one was forked from
+ *   -EFAULT      session is NULL
+ *   -EBADF       session is not a session
+ *   -EOWNERDEAD  session belongs to the process that this one was forked from
  *   -EBUSY       another thread is inside a call on it
  *   -EMFILE      the process has too many descriptors
  */
-int stn_ring_eventfd(stn_ring *ring);
+int stn_session_eventfd(stn_session *session);
 
 /**
- * stn_submit - put entries on a ring
+ * stn_submit - put entries on the ring of a session
  *
  * Copies count entries, in order, or as many as there is room for. Each accepted entry gets one
- * completion; what is wrong with an entry is told by its completion. No system call is made unless
- * the ring's reactor sleeps.
+ * completion; its completion says what is wrong with an entry. No system call is made unless
+ * the session's reactor sleeps.
  *
  * Threads: one at a time.
  * Ownership: entries is the caller's; the memory that they name is not to be touched until their
@@ -767,12 +834,12 @@ int stn_ring_eventfd(stn_ring *ring);
  * Returns: how many entries, from the first, were accepted. Fewer than count, also 0: take
  *   completions, then submit the rest.
  * Errors:
- *   -EFAULT      ring is NULL, or entries is and count is not 0
- *   -EBADF       ring is not a ring
- *   -EOWNERDEAD  ring belongs to the process that this one was forked from
+ *   -EFAULT      session is NULL, or entries is and count is not 0
+ *   -EBADF       session is not a session
+ *   -EOWNERDEAD  session belongs to the process that this one was forked from
  *   -EBUSY       another thread is inside a call on it; no entry was accepted
  */
-int stn_submit(stn_ring *ring, const struct stn_sqe *entries, uint32_t count);
+int stn_submit(stn_session *session, const struct stn_sqe *entries, uint32_t count);
 
 /**
  * stn_peek - take completions that are there
@@ -783,12 +850,12 @@ int stn_submit(stn_ring *ring, const struct stn_sqe *entries, uint32_t count);
  * Ownership: completions is the caller's, with room for count.
  * Returns: how many were taken.
  * Errors:
- *   -EFAULT      ring is NULL, or completions is and count is not 0
- *   -EBADF       ring is not a ring
- *   -EOWNERDEAD  ring belongs to the process that this one was forked from
+ *   -EFAULT      session is NULL, or completions is and count is not 0
+ *   -EBADF       session is not a session
+ *   -EOWNERDEAD  session belongs to the process that this one was forked from
  *   -EBUSY       another thread is inside a call on it
  */
-int stn_peek(stn_ring *ring, struct stn_cqe *completions, uint32_t count);
+int stn_peek(stn_session *session, struct stn_cqe *completions, uint32_t count);
 
 /**
  * stn_wait - take completions, waiting for some
@@ -801,35 +868,35 @@ int stn_peek(stn_ring *ring, struct stn_cqe *completions, uint32_t count);
  * Ownership: completions is the caller's, with room for count.
  * Returns: how many were taken; fewer than min when the time was over.
  * Errors:
- *   -EFAULT      ring is NULL, or completions is and count is not 0
+ *   -EFAULT      session is NULL, or completions is and count is not 0
  *   -EINVAL      min is larger than count
  *   -ENODATA     fewer than min entries are outstanding, so waiting would never end
  *   -ETIME       the time was over before any came
- *   -EBADF       ring is not a ring
- *   -EOWNERDEAD  ring belongs to the process that this one was forked from
+ *   -EBADF       session is not a session
+ *   -EOWNERDEAD  session belongs to the process that this one was forked from
  *   -EBUSY       another thread is inside a call on it
  */
-int stn_wait(stn_ring *ring, struct stn_cqe *completions, uint32_t min, uint32_t count,
+int stn_wait(stn_session *session, struct stn_cqe *completions, uint32_t min, uint32_t count,
              int64_t timeout_ns);
 
 /**
- * stn_buf_alloc - a buffer in the ring's memory
+ * stn_buf_alloc - a buffer in the session's memory
  *
  * Aligned to 4096 bytes and rounded up to a multiple of them. Its bytes are whatever was there.
  *
  * Threads: one at a time.
- * Ownership: the buffer is the ring's; it lasts until stn_buf_free() or the ring's end.
+ * Ownership: the buffer is the session's; it lasts until stn_buf_free() or the session's end.
  * Returns: 0; *address is its first byte, *key what entries name it by.
  * Errors:
- *   -EFAULT      ring, address or key is NULL
- *   -EINVAL      len_bytes is 0, or the ring was made with STN_RING_NO_MEMORY
- *   -ENOMEM      the ring's memory has no such piece left
- *   -EMFILE      the ring has 1024 buffers
- *   -EBADF       ring is not a ring
- *   -EOWNERDEAD  ring belongs to the process that this one was forked from
+ *   -EFAULT      session, address or key is NULL
+ *   -EINVAL      len_bytes is 0, or the session was made with STN_SESSION_NO_MEMORY
+ *   -ENOMEM      the session's memory has no such piece left
+ *   -EMFILE      the session has 1024 buffers
+ *   -EBADF       session is not a session
+ *   -EOWNERDEAD  session belongs to the process that this one was forked from
  *   -EBUSY       another thread is inside a call on it
  */
-int stn_buf_alloc(stn_ring *ring, uint64_t len_bytes, void **address, uint32_t *key);
+int stn_buf_alloc(stn_session *session, uint64_t len_bytes, void **address, uint32_t *key);
 
 /**
  * stn_buf_free - free a buffer
@@ -838,13 +905,13 @@ int stn_buf_alloc(stn_ring *ring, uint64_t len_bytes, void **address, uint32_t *
  * Ownership: the buffer's memory is not to be touched afterwards.
  * Returns: 0.
  * Errors:
- *   -EFAULT      ring is NULL
- *   -EBADF       ring is not a ring, or key is none of stn_buf_alloc() of it
- *   -EOWNERDEAD  ring belongs to the process that this one was forked from
+ *   -EFAULT      session is NULL
+ *   -EBADF       session is not a session, or key is none of stn_buf_alloc() of it
+ *   -EOWNERDEAD  session belongs to the process that this one was forked from
  *   -EBUSY       an entry whose completion was not taken names the buffer, or another thread is
- *                inside a call on the ring
+ *                inside a call on the session
  */
-int stn_buf_free(stn_ring *ring, uint32_t key);
+int stn_buf_free(stn_session *session, uint32_t key);
 
 /**
  * stn_mem_register - use memory of the caller's as a buffer
@@ -854,18 +921,18 @@ int stn_buf_free(stn_ring *ring, uint32_t key);
  *
  * Threads: one at a time. Blocks.
  * Ownership: the memory is the caller's and stays mapped until stn_mem_unregister() or
- *   stn_ring_destroy() has returned 0.
+ *   stn_session_destroy() has returned 0.
  * Returns: 0; *key is what entries name it by.
  * Errors:
- *   -EFAULT              ring, address or key is NULL
+ *   -EFAULT              session, address or key is NULL
  *   -EINVAL              address or len_bytes is not a multiple of 4096, or len_bytes is 0
- *   -EMFILE              the ring has 1024 buffers
- *   -EBADF               ring is not a ring
- *   -EOWNERDEAD          ring belongs to the process that this one was forked from
+ *   -EMFILE              the session has 1024 buffers
+ *   -EBADF               session is not a session
+ *   -EOWNERDEAD          session belongs to the process that this one was forked from
  *   -EBUSY               another thread is inside a call on it
  *   -STN_E_ENVIRONMENT   a drive cannot use such memory
  */
-int stn_mem_register(stn_ring *ring, void *address, uint64_t len_bytes, uint32_t *key);
+int stn_mem_register(stn_session *session, void *address, uint64_t len_bytes, uint32_t *key);
 
 /**
  * stn_mem_unregister - take memory back
@@ -874,13 +941,13 @@ int stn_mem_register(stn_ring *ring, void *address, uint64_t len_bytes, uint32_t
  * Ownership: the memory may be unmapped afterwards.
  * Returns: 0.
  * Errors:
- *   -EFAULT      ring is NULL
- *   -EBADF       ring is not a ring, or key is none of stn_mem_register() of it
- *   -EOWNERDEAD  ring belongs to the process that this one was forked from
+ *   -EFAULT      session is NULL
+ *   -EBADF       session is not a session, or key is none of stn_mem_register() of it
+ *   -EOWNERDEAD  session belongs to the process that this one was forked from
  *   -EBUSY       an entry whose completion was not taken names the memory, or another thread is
- *                inside a call on the ring
+ *                inside a call on the session
  */
-int stn_mem_unregister(stn_ring *ring, uint32_t key);
+int stn_mem_unregister(stn_session *session, uint32_t key);
 
 /**
  * stn_begin - begin a checkpoint, or join one that another participant began
@@ -890,23 +957,24 @@ int stn_mem_unregister(stn_ring *ring, uint32_t key);
  *
  * Threads: one at a time. Blocks.
  * Ownership: opts, and what it points to, is the caller's; *checkpoint is ended by stn_close() or
- *   the ring's end.
+ *   the session's end.
  * Returns: 0; *checkpoint is what entries name the segment by.
  * Errors:
- *   -EFAULT           ring, opts, checkpoint, a name, shards or a shape is NULL
+ *   -EFAULT           session, opts, checkpoint, a name, shards or a shape is NULL
  *   -EINVAL           size, flags, name, participants, participant, len_bytes, shard_size or a shard
  *                     makes no sense, or does not fit what other participants declared
  *   -E2BIG            opts or a shard has something set that this library does not know
  *   -EEXIST           the checkpoint is committed already, or this participant has joined it
  *   -ENOSPC           the pool has no room for it
  *   -EROFS            the pool was opened for reading only
- *   -EMFILE           the ring has 1024 segments open, or the pool as many checkpoints as it can hold
- *   -EBADF            ring is not a ring
- *   -EOWNERDEAD       ring belongs to the process that this one was forked from
+ *   -EMFILE           the session has 1024 segments open, or the pool as many checkpoints as it can
+ *                     hold
+ *   -EBADF            session is not a session
+ *   -EOWNERDEAD       session belongs to the process that this one was forked from
  *   -EBUSY            another thread is inside a call on it
  *   -STN_E_POISONED   the pool refuses writes after a failed flush or root write
  */
-int stn_begin(stn_ring *ring, const struct stn_begin_opts *opts, uint64_t *checkpoint);
+int stn_begin(stn_session *session, const struct stn_begin_opts *opts, uint64_t *checkpoint);
 
 /**
  * stn_open - open one participant's segment of a committed checkpoint for reading
@@ -914,20 +982,20 @@ int stn_begin(stn_ring *ring, const struct stn_begin_opts *opts, uint64_t *check
  * As long as it is open the checkpoint cannot be removed by this process.
  *
  * Threads: one at a time. Blocks.
- * Ownership: *checkpoint is ended by stn_close() or the ring's end.
+ * Ownership: *checkpoint is ended by stn_close() or the session's end.
  * Returns: 0; *checkpoint is what entries name the segment by. info may be NULL.
  * Errors:
- *   -EFAULT           ring, name or checkpoint is NULL
+ *   -EFAULT           session, name or checkpoint is NULL
  *   -EINVAL           name is not a NAME@STEP, info's size makes no sense, or participant is too
  *                     large
  *   -ENOENT           there is no such checkpoint
- *   -EMFILE           the ring has 1024 segments open
- *   -EBADF            ring is not a ring
- *   -EOWNERDEAD       ring belongs to the process that this one was forked from
+ *   -EMFILE           the session has 1024 segments open
+ *   -EBADF            session is not a session
+ *   -EOWNERDEAD       session belongs to the process that this one was forked from
  *   -EBUSY            another thread is inside a call on it
  *   -STN_E_DAMAGED    its metadata cannot be read on any drive
  */
-int stn_open(stn_ring *ring, const char *name, uint32_t participant, uint64_t *checkpoint,
+int stn_open(stn_session *session, const char *name, uint32_t participant, uint64_t *checkpoint,
              struct stn_segment_info *info);
 
 /**
@@ -939,12 +1007,12 @@ int stn_open(stn_ring *ring, const char *name, uint32_t participant, uint64_t *c
  * Threads: one at a time. Blocks.
  * Returns: 0.
  * Errors:
- *   -EFAULT      ring is NULL
- *   -EBADF       ring is not a ring, or checkpoint is not one of its handles
- *   -EOWNERDEAD  ring belongs to the process that this one was forked from
+ *   -EFAULT      session is NULL
+ *   -EBADF       session is not a session, or checkpoint is not one of its handles
+ *   -EOWNERDEAD  session belongs to the process that this one was forked from
  *   -EBUSY       another thread is inside a call on it
  */
-int stn_close(stn_ring *ring, uint64_t checkpoint);
+int stn_close(stn_session *session, uint64_t checkpoint);
 
 #ifdef __cplusplus
 }

@@ -45,8 +45,8 @@ fn a_pool_of_a_newer_version() {
         file.write_all_at(&label, offset).unwrap();
     }
     let drives = [name.as_ptr()];
-    let opts = stn_engine_opts {
-        size: size_of::<stn_engine_opts>() as u32,
+    let opts = stn_pool_opts {
+        size: size_of::<stn_pool_opts>() as u32,
         flags: 0,
         drives: drives.as_ptr(),
         cores: std::ptr::null(),
@@ -59,7 +59,7 @@ fn a_pool_of_a_newer_version() {
     };
     let mut engine = 0;
     // SAFETY: all that the options point to is there.
-    let result = unsafe { stn_engine_open(&raw const opts, &raw mut engine) };
+    let result = unsafe { stn_pool_open(&raw const opts, &raw mut engine) };
     assert_eq!(result, -STN_E_NEWER_FORMAT);
 }
 

@@ -66,12 +66,12 @@ class Cqe(Structure):
 RESULTS = {"stn_restore": c_int64, "stn_last_error": ctypes.c_size_t}
 ARGUMENTS = {
     "stn_format": [POINTER(FormatOpts)],
-    "stn_engine_open": [POINTER(EngineOpts), POINTER(c_void_p)],
-    "stn_engine_close": [c_void_p],
+    "stn_pool_open": [POINTER(EngineOpts), POINTER(c_void_p)],
+    "stn_pool_close": [c_void_p],
     "stn_remove": [c_void_p, c_char_p],
     "stn_restore": [c_void_p, POINTER(RestoreOpts), c_void_p, c_uint64],
-    "stn_ring_create": [c_void_p, POINTER(RingOpts), POINTER(c_void_p)],
-    "stn_ring_destroy": [c_void_p],
+    "stn_session_create": [c_void_p, POINTER(RingOpts), POINTER(c_void_p)],
+    "stn_session_destroy": [c_void_p],
     "stn_submit": [c_void_p, POINTER(Sqe), c_uint32],
     "stn_wait": [c_void_p, POINTER(Cqe), c_uint32, c_uint32, c_int64],
     "stn_buf_alloc": [c_void_p, c_uint64, POINTER(c_void_p), POINTER(c_uint32)],
@@ -114,7 +114,7 @@ class Engine:
         library.check(library.c.stn_format(byref(sized(FormatOpts, drives=drives, drive_count=1, create_bytes=size_bytes))))
         self.handle = c_void_p()
         options = sized(EngineOpts, drives=drives, drive_count=1)
-        library.check(library.c.stn_engine_open(byref(options), byref(self.handle)))
+        library.check(library.c.stn_pool_open(byref(options), byref(self.handle)))
 
     def remove(self, name):
         self.library.check(self.library.c.stn_remove(self.handle, name.encode()))
@@ -125,7 +125,7 @@ class Engine:
         return self.library.check(self.library.c.stn_restore(self.handle, byref(options), address, length))
 
     def close(self):
-        self.library.check(self.library.c.stn_engine_close(self.handle))
+        self.library.check(self.library.c.stn_pool_close(self.handle))
 
 
 class Ring:
@@ -135,7 +135,7 @@ class Ring:
         self.library, self.c = engine.library, engine.library.c
         self.handle = c_void_p()
         options = sized(RingOpts, memory_bytes=memory_bytes, entries=entries)
-        self.library.check(self.c.stn_ring_create(engine.handle, byref(options), byref(self.handle)))
+        self.library.check(self.c.stn_session_create(engine.handle, byref(options), byref(self.handle)))
         self.taken = (Cqe * 64)()
         self.sqe = Sqe()
 
@@ -172,4 +172,4 @@ class Ring:
         self.library.check(self.c.stn_close(self.handle, checkpoint))
 
     def destroy(self):
-        self.library.check(self.c.stn_ring_destroy(self.handle))
+        self.library.check(self.c.stn_session_destroy(self.handle))

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
-use stanchion_engine::{CheckpointName, CheckpointSpec, Pool, PoolMode};
+use stanchion_engine::{
+    BulkOptions, BulkSession, CheckpointName, CheckpointSpec, Pool, PoolMode, Saved,
+};
 
 use crate::args::{Common, parse_size};
 use crate::config;
@@ -19,7 +21,6 @@ use crate::exit::Failure;
 use crate::interrupt::Interrupt;
 use crate::ladder;
 use crate::output::{self, Output};
-use crate::pipeline::{Pipeline, Saved};
 use crate::plan::positive;
 use crate::progress::Progress;
 use crate::save::bytes_by_drive;
@@ -158,20 +159,20 @@ pub fn run(
         return ladder::run(args, &pool, &drives, name, output, interrupt);
     }
     let mut scratch = Scratch::new(&pool, name.clone());
-    let mut pipeline = Pipeline::new(&pool, args.buffer_size, interrupt)?;
-    fill_randomly(&mut pipeline)?;
+    let mut bulk = pool.bulk_session(&BulkOptions { memory_bytes: args.buffer_size })?;
+    fill_randomly(&mut bulk)?;
     let mut runs = Vec::new();
     if args.what == What::Read {
-        save(&mut pipeline, &mut scratch, args.size, output)?;
+        save(&mut bulk, &mut scratch, args.size, output, interrupt)?;
     }
     for number in 1..=args.runs {
         let cpu_before = cpu_time();
         let (time, commit_tail) = match args.what {
             What::Write => {
-                let saved = save(&mut pipeline, &mut scratch, args.size, output)?;
+                let saved = save(&mut bulk, &mut scratch, args.size, output, interrupt)?;
                 (saved.time, Some(saved.commit_tail))
             }
-            _ => (restore(&mut pipeline, &name, output)?, None),
+            _ => (restore(&mut bulk, &name, args.size, output, interrupt)?, None),
         };
         let cpu = cpu_time().saturating_sub(cpu_before);
         let run = describe(&pool, &name, args.size, time, commit_tail, cpu)?;
@@ -213,51 +214,50 @@ pub fn median(mut numbers: Vec<f64>) -> f64 {
 }
 
 /// Bytes that no drive can compress.
-fn fill_randomly(pipeline: &mut Pipeline<'_>) -> Result<(), Failure> {
+fn fill_randomly(bulk: &mut BulkSession<'_>) -> Result<(), Failure> {
     let failed = |error| Failure::os("reading /dev/urandom", error);
     let mut random = File::open("/dev/urandom").map_err(failed)?;
-    for buffer in pipeline.buffers() {
+    for buffer in bulk.buffers() {
         random.read_exact(buffer?).map_err(failed)?;
     }
     Ok(())
 }
 
 fn save(
-    pipeline: &mut Pipeline<'_>,
+    bulk: &mut BulkSession<'_>,
     scratch: &mut Scratch<'_>,
     len_bytes: u64,
     output: Output,
+    interrupt: &Interrupt,
 ) -> Result<Saved, Failure> {
-    let spec = CheckpointSpec {
-        name: scratch.name.clone(),
-        participants: 1,
-        participant: 0,
-        len_bytes,
-        shards: Vec::new(),
-    };
+    let spec = CheckpointSpec::single(scratch.name.clone(), len_bytes);
     let progress = Progress::new(output, "writing", len_bytes);
-    let saved = pipeline.save(&spec, &mut |_, _| Ok(()), &mut |bytes| progress.set(bytes))?;
+    let mut watch = |bytes| {
+        progress.set(bytes);
+        interrupt.check(&format!("{} was given up", spec.name))
+    };
+    let saved = bulk.save(&spec, &[], &mut |_, _| Ok(()), &mut watch)?;
     scratch.exists = true;
     Ok(saved)
 }
 
 fn restore(
-    pipeline: &mut Pipeline<'_>,
+    bulk: &mut BulkSession<'_>,
     name: &CheckpointName,
+    len_bytes: u64,
     output: Output,
+    interrupt: &Interrupt,
 ) -> Result<Duration, Failure> {
-    let segment = pipeline.open(name, 0)?;
-    let progress = Progress::new(output, "reading", segment.len_bytes);
+    let progress = Progress::new(output, "reading", len_bytes);
+    let mut watch = |bytes| {
+        progress.set(bytes);
+        interrupt.check(&format!("{name} was not restored"))
+    };
     let started = Instant::now();
-    let whole = [(0, segment.len_bytes)];
-    let result = pipeline.restore(name, &segment, &whole, &mut |bytes, offset| {
-        progress.set(offset + bytes.len() as u64);
-        Ok(())
-    });
-    let time = started.elapsed();
-    // Also after an error: what is open cannot be removed.
-    pipeline.close(&segment)?;
-    result.map(|()| time)
+    let whole = 0..len_bytes;
+    let ranges = std::slice::from_ref(&whole);
+    bulk.restore(name, 0, ranges, &[], &mut |_, _| Ok(()), &mut watch)?;
+    Ok(started.elapsed())
 }
 
 /// CPU time of all threads of this process so far.

@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use stanchion_engine::address::DriveAddress;
-use stanchion_engine::{CheckpointName, CheckpointSpec, Pool, SessionBuffer, SessionOptions};
+use stanchion_engine::{
+    BulkOptions, BulkSession, CheckpointName, CheckpointSpec, Pool, SessionBuffer, SessionOptions,
+};
 
 use crate::bench::{BenchArgs, Scratch, median};
 use crate::exit::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::{self, Output};
-use crate::pipeline::Pipeline;
 
 /// Bytes of random source; larger checkpoints repeat it.
 const SOURCE_BYTES: u64 = 256 << 20;
@@ -341,27 +342,28 @@ impl Ladder<'_> {
 
     /// Saves the checkpoint by so many ranks, each a thread with a session of its own, and removes it.
     fn save(&self, ranks: u32) -> Result<Duration, Failure> {
-        let mut pipelines = self.pipelines(ranks)?;
+        let mut sessions = self.bulk_sessions(ranks)?;
         let mut scratch = Scratch::new(self.pool, self.name.clone());
-        let time = self.save_with(&mut pipelines)?;
+        let time = self.save_with(&mut sessions)?;
         scratch.exists = true;
         scratch.remove()?;
         Ok(time)
     }
 
-    fn pipelines(&self, ranks: u32) -> Result<Vec<Pipeline<'_>>, Failure> {
+    fn bulk_sessions(&self, ranks: u32) -> Result<Vec<BulkSession<'_>>, Failure> {
         let memory_bytes = self.args.buffer_size / u64::from(ranks);
-        (0..ranks).map(|_| Pipeline::new(self.pool, memory_bytes, self.interrupt)).collect()
+        let session = |_| Ok(self.pool.bulk_session(&BulkOptions { memory_bytes })?);
+        (0..ranks).map(session).collect()
     }
 
     /// From the first copy to the commit, which all ranks wait for.
-    fn save_with(&self, pipelines: &mut [Pipeline<'_>]) -> Result<Duration, Failure> {
-        let ranks = pipelines.len() as u64;
+    fn save_with(&self, sessions: &mut [BulkSession<'_>]) -> Result<Duration, Failure> {
+        let ranks = sessions.len() as u64;
         let started = Instant::now();
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..)
-                .zip(pipelines)
-                .map(|(rank, pipeline)| scope.spawn(move || self.save_rank(pipeline, rank, ranks)))
+                .zip(sessions)
+                .map(|(rank, session)| scope.spawn(move || self.save_rank(session, rank, ranks)))
                 .collect();
             threads.into_iter().try_for_each(|thread| {
                 thread.join().unwrap_or_else(|_| Err(Failure::Failed("a rank panicked".into())))
@@ -370,7 +372,12 @@ impl Ladder<'_> {
         Ok(started.elapsed())
     }
 
-    fn save_rank(&self, pipeline: &mut Pipeline<'_>, rank: u64, ranks: u64) -> Result<(), Failure> {
+    fn save_rank(
+        &self,
+        session: &mut BulkSession<'_>,
+        rank: u64,
+        ranks: u64,
+    ) -> Result<(), Failure> {
         let (start, end) = (self.args.size * rank / ranks, self.args.size * (rank + 1) / ranks);
         let spec = CheckpointSpec {
             name: self.name.clone(),
@@ -383,17 +390,18 @@ impl Ladder<'_> {
             self.copy(bytes, start + offset);
             Ok(())
         };
-        pipeline.save(&spec, &mut fill, &mut |_| ()).map(|_| ())
+        let mut watch = |_| self.interrupt.check(&format!("{} was given up", spec.name));
+        session.save(&spec, &[], &mut fill, &mut watch).map(|_| ())
     }
 
     /// Iterations whose compute runs beside the save of the one before, and as many without saves.
     fn overlapped(&self, compute: Option<Duration>) -> Result<Vec<Iteration>, Failure> {
-        let mut pipelines = self.pipelines(self.args.ranks)?;
+        let mut sessions = self.bulk_sessions(self.args.ranks)?;
         let compute = match compute {
             Some(compute) => compute,
             None => {
                 let mut scratch = Scratch::new(self.pool, self.name.clone());
-                let save = self.save_with(&mut pipelines)?;
+                let save = self.save_with(&mut sessions)?;
                 scratch.exists = true;
                 scratch.remove()?;
                 save.mul_f64(COMPUTE_FACTOR)
@@ -409,7 +417,7 @@ impl Ladder<'_> {
             let mut scratch = Scratch::new(self.pool, self.name.clone());
             let started = Instant::now();
             let save = std::thread::scope(|scope| {
-                let saving = scope.spawn(|| self.save_with(&mut pipelines));
+                let saving = scope.spawn(|| self.save_with(&mut sessions));
                 // The device computes; the processors are free, but for what feeds it.
                 std::thread::sleep(compute);
                 // The step that changes the weights waits here.

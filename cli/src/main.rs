@@ -15,7 +15,6 @@ mod ladder;
 mod list;
 mod log;
 mod output;
-mod pipeline;
 mod plan;
 mod progress;
 mod restore;

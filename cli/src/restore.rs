@@ -14,7 +14,9 @@ use std::time::Instant;
 use clap::Args;
 use glob::Pattern;
 use serde::Serialize;
-use stanchion_engine::{CheckpointName, Error, Pool, PoolMode, SegmentInfo, check_base_name};
+use stanchion_engine::{
+    BulkOptions, CheckpointName, Error, Pool, PoolMode, SegmentInfo, check_base_name,
+};
 use tempfile::TempPath;
 
 use crate::args::{Common, parse_size};
@@ -22,7 +24,6 @@ use crate::config;
 use crate::exit::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::{self, Output, plain};
-use crate::pipeline::Pipeline;
 use crate::progress::Progress;
 
 const EXAMPLES: &str = "\
@@ -121,7 +122,7 @@ pub fn run(
     let started = Instant::now();
     let bytes = targets.iter().map(|target| target.end_bytes - target.start_bytes).sum();
     let progress = Progress::new(output, &format!("restoring {name}"), bytes);
-    let mut pipeline = Pipeline::new(&pool, args.buffer_size, interrupt)?;
+    let mut bulk = pool.bulk_session(&BulkOptions { memory_bytes: args.buffer_size })?;
     let mut files = Files { targets: targets.iter(), open: None, whole: Vec::new() };
     let mut done = 0;
     for segment in &segments {
@@ -130,15 +131,15 @@ pub fn run(
         if of_this().next().is_none() {
             continue;
         }
-        let opened = pipeline.open(&name, participant)?;
-        let ranges = chunks_of(of_this(), opened.chunk_bytes, opened.len_bytes);
-        pipeline.restore(&name, &opened, &ranges, &mut |bytes, offset| {
-            done += files.write(participant, bytes, offset)?;
-            progress.set(done);
-            Ok(())
-        })?;
+        let ranges: Vec<_> = of_this().map(|target| target.start_bytes..target.end_bytes).collect();
+        let mut watch = |bytes| {
+            progress.set(done + bytes);
+            interrupt.check(&format!("{name} was not restored"))
+        };
+        let mut write = |bytes: &[u8], offset| files.write(participant, bytes, offset);
+        bulk.restore(&name, participant, &ranges, &[], &mut write, &mut watch)?;
         files.finish_empty(participant)?;
-        pipeline.close(&opened)?;
+        done += ranges.iter().map(|range| range.end - range.start).sum::<u64>();
     }
     let whole = files.whole;
     for file in &whole {
@@ -240,24 +241,6 @@ fn check_file_name(checkpoint: &CheckpointName, name: &str) -> Result<(), Failur
     )))
 }
 
-/// The ranges of whole chunks that hold the targets, which are in ascending order.
-fn chunks_of<'a>(
-    targets: impl Iterator<Item = &'a Target>,
-    chunk_bytes: u64,
-    len_bytes: u64,
-) -> Vec<(u64, u64)> {
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
-    for target in targets.filter(|target| target.end_bytes > target.start_bytes) {
-        let start = target.start_bytes / chunk_bytes * chunk_bytes;
-        let end = target.end_bytes.next_multiple_of(chunk_bytes).min(len_bytes);
-        match ranges.last_mut() {
-            Some(last) if start <= last.1 => last.1 = last.1.max(end),
-            _ => ranges.push((start, end)),
-        }
-    }
-    ranges
-}
-
 /// Writes the files, one after the other, without names.
 struct Files<'a> {
     targets: std::slice::Iter<'a, Target>,
@@ -266,10 +249,9 @@ struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    /// Takes bytes of a segment, in order; says how many of them belong to files.
-    fn write(&mut self, participant: u32, bytes: &[u8], offset_bytes: u64) -> Result<u64, Failure> {
+    /// Takes bytes of a segment, in order, which all belong to files.
+    fn write(&mut self, participant: u32, bytes: &[u8], offset_bytes: u64) -> Result<(), Failure> {
         let end = offset_bytes + bytes.len() as u64;
-        let mut taken = 0;
         while self.open_next(participant, end)? {
             let Some((target, file)) = &mut self.open else { break };
             let from = target.start_bytes.max(offset_bytes);
@@ -277,14 +259,13 @@ impl<'a> Files<'a> {
             if from < to {
                 let part = &bytes[(from - offset_bytes) as usize..(to - offset_bytes) as usize];
                 file.write_all(part).map_err(|error| cannot_write(&target.path, error))?;
-                taken += to - from;
             }
             if target.end_bytes > end {
                 break;
             }
             self.close();
         }
-        Ok(taken)
+        Ok(())
     }
 
     /// Makes the participant's files that are left, which are empty.
@@ -371,17 +352,5 @@ mod tests {
             let error = check_file_name(&checkpoint, bad).unwrap_err();
             assert!(matches!(error, Failure::Refused(_)), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn only_needed_chunks_are_read() {
-        let target = |start_bytes, end_bytes| Target {
-            participant: 0,
-            start_bytes,
-            end_bytes,
-            path: PathBuf::new(),
-        };
-        let targets = [target(0, 0), target(5, 12), target(12, 20), target(45, 46), target(50, 58)];
-        assert_eq!(chunks_of(targets.iter(), 10, 58), [(0, 20), (40, 58)]);
     }
 }

@@ -13,14 +13,13 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use stanchion_engine::format::Shard;
-use stanchion_engine::{CheckpointName, CheckpointSpec, Pool, PoolMode};
+use stanchion_engine::{BulkOptions, CheckpointName, CheckpointSpec, Pool, PoolMode, Saved};
 
 use crate::args::{Common, parse_size};
 use crate::config;
 use crate::exit::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::{self, Output};
-use crate::pipeline::{Pipeline, Saved};
 use crate::progress::Progress;
 
 const EXAMPLES: &str = "\
@@ -106,10 +105,13 @@ pub fn run(
         CheckpointSpec { name: name.clone(), participants: 1, participant: 0, len_bytes, shards };
     let progress = Progress::new(output, &format!("saving {name}"), len_bytes);
     let mut reader = Sources { left: sources.iter(), open: None };
-    let mut pipeline = Pipeline::new(&pool, args.buffer_size, interrupt)?;
-    let saved =
-        pipeline.save(&spec, &mut |into, _| reader.read(into), &mut |bytes| progress.set(bytes))?;
-    drop((progress, pipeline));
+    let mut bulk = pool.bulk_session(&BulkOptions { memory_bytes: args.buffer_size })?;
+    let mut watch = |bytes| {
+        progress.set(bytes);
+        interrupt.check(&format!("{name} was given up"))
+    };
+    let saved = bulk.save(&spec, &[], &mut |into, _| reader.read(into), &mut watch)?;
+    drop((progress, bulk));
     tell(&pool, &spec, &saved, output)
 }
 

@@ -4,6 +4,7 @@ pub mod address;
 mod backoff;
 #[cfg(any(test, feature = "bench"))]
 pub mod bench;
+mod bulk;
 mod checksum;
 mod commit;
 #[cfg(any(test, feature = "crash-explorer"))]
@@ -32,6 +33,7 @@ mod session;
 mod state;
 pub mod units;
 
+pub use bulk::{BulkOptions, BulkSession, Lent, Saved};
 pub use error::{Damage, Error, ErrorKind, IoError};
 pub use format::{DriveState, Redundancy};
 pub use name::{CheckpointName, check_base_name};

@@ -32,6 +32,7 @@ const LAYERS: &[&[&str]] = &[
     ],
     &["reactor"],
     &["pool", "session"],
+    &["bulk"],
 ];
 
 /// The crash explorer, the fuzzers and the benches drive the engine from outside; they are part of no layer.

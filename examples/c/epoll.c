@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A program with a poll loop of its own: a ring's descriptor is one of those that it watches, beside
+ * A program with a poll loop of its own: a session's descriptor is one of those that it watches, beside
  * a timer that stands for everything else it does.
  *
  *   cc epoll.c $(pkg-config --cflags --libs stanchion) -o epoll
@@ -34,7 +34,7 @@ static void check(int64_t result, const char *what)
 
 /* A save that goes on as completions come. */
 struct save {
-    stn_ring *ring;
+    stn_session *session;
     uint64_t checkpoint;
     uint64_t chunk_bytes;
     uint32_t keys[BUFFERS];
@@ -45,10 +45,10 @@ struct save {
 
 static void submit(struct save *save, const struct stn_sqe *entry)
 {
-    int accepted = stn_submit(save->ring, entry, 1);
+    int accepted = stn_submit(save->session, entry, 1);
     check(accepted, "submit");
     if (accepted == 0) { /* there are never more than BUFFERS entries in flight */
-        fprintf(stderr, "the ring is full\n");
+        fprintf(stderr, "the session is full\n");
         exit(1);
     }
 }
@@ -83,7 +83,7 @@ static void on_completions(struct save *save)
 {
     struct stn_cqe completions[4];
     int i, count;
-    while ((count = stn_peek(save->ring, completions, 4)) != 0) {
+    while ((count = stn_peek(save->session, completions, 4)) != 0) {
         check(count, "peek");
         for (i = 0; i < count; i++) {
             if (completions[i].result < 0) {
@@ -115,11 +115,11 @@ static void watch(int poller, int fd)
     }
 }
 
-static stn_engine *open_engine(const char *const *drives, uint32_t drive_count)
+static stn_pool *open_pool(const char *const *drives, uint32_t drive_count)
 {
     const char *do_format = getenv("STN_EXAMPLE_FORMAT");
-    struct stn_engine_opts opts;
-    stn_engine *engine;
+    struct stn_pool_opts opts;
+    stn_pool *pool;
     if (do_format && strcmp(do_format, "1") == 0) {
         struct stn_format_opts format;
         memset(&format, 0, sizeof(format));
@@ -135,8 +135,8 @@ static stn_engine *open_engine(const char *const *drives, uint32_t drive_count)
     opts.drives = drives;
     opts.drive_count = drive_count;
     opts.huge_pages = STN_HUGE_PREFERRED;
-    check(stn_engine_open(&opts, &engine), "open");
-    return engine;
+    check(stn_pool_open(&opts, &pool), "open");
+    return pool;
 }
 
 int main(int argc, char **argv)
@@ -144,9 +144,9 @@ int main(int argc, char **argv)
     struct itimerspec every_millisecond;
     struct stn_checkpoint_info latest;
     struct stn_begin_opts opts;
-    struct stn_pool_info pool;
+    struct stn_pool_info info;
     struct save save;
-    stn_engine *engine;
+    stn_pool *pool;
     char name[STN_NAME_BYTES];
     uint64_t ticks = 0;
     uint32_t i;
@@ -156,28 +156,28 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: %s DRIVE...\n", argv[0]);
         return 2;
     }
-    engine = open_engine((const char *const *)(argv + 1), (uint32_t)(argc - 1));
-    memset(&pool, 0, sizeof(pool));
-    pool.size = sizeof(pool);
-    check(stn_pool_info(engine, &pool), "pool info");
+    pool = open_pool((const char *const *)(argv + 1), (uint32_t)(argc - 1));
+    memset(&info, 0, sizeof(info));
+    info.size = sizeof(info);
+    check(stn_pool_info(pool, &info), "pool info");
     memset(&save, 0, sizeof(save));
-    save.chunk_bytes = pool.chunk_bytes;
-    check(stn_ring_create(engine, NULL, &save.ring), "ring");
+    save.chunk_bytes = info.chunk_bytes;
+    check(stn_session_create(pool, NULL, &save.session), "session");
     for (i = 0; i < BUFFERS; i++)
-        check(stn_buf_alloc(save.ring, save.chunk_bytes, &save.memory[i], &save.keys[i]), "alloc");
+        check(stn_buf_alloc(save.session, save.chunk_bytes, &save.memory[i], &save.keys[i]), "alloc");
 
     memset(&latest, 0, sizeof(latest));
     latest.size = sizeof(latest);
-    if (stn_latest(engine, "epoll", &latest) < 0)
+    if (stn_latest(pool, "epoll", &latest) < 0)
         latest.step = 0;
     snprintf(name, sizeof(name), "epoll@%llu", (unsigned long long)latest.step + 1);
     memset(&opts, 0, sizeof(opts));
     opts.size = sizeof(opts);
     opts.name = name;
     opts.len_bytes = CHUNKS * save.chunk_bytes;
-    check(stn_begin(save.ring, &opts, &save.checkpoint), "begin");
+    check(stn_begin(save.session, &opts, &save.checkpoint), "begin");
 
-    completions = stn_ring_eventfd(save.ring);
+    completions = stn_session_eventfd(save.session);
     check(completions, "eventfd");
     poller = epoll_create1(EPOLL_CLOEXEC);
     timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
@@ -209,7 +209,7 @@ int main(int argc, char **argv)
 
     close(timer);
     close(poller);
-    check(stn_ring_destroy(save.ring), "destroy");
-    check(stn_engine_close(engine), "close");
+    check(stn_session_destroy(save.session), "destroy");
+    check(stn_pool_close(pool), "close");
     return 0;
 }

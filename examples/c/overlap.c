@@ -46,7 +46,7 @@ struct save {
     int outstanding;
 };
 
-static void save_begin(stn_ring *ring, struct save *save, uint32_t key, uint64_t step)
+static void save_begin(stn_session *session, struct save *save, uint32_t key, uint64_t step)
 {
     struct stn_begin_opts opts;
     struct stn_sqe entries[2];
@@ -57,7 +57,7 @@ static void save_begin(stn_ring *ring, struct save *save, uint32_t key, uint64_t
     opts.size = sizeof(opts);
     opts.name = name;
     opts.len_bytes = MODEL_BYTES;
-    check(stn_begin(ring, &opts, &save->checkpoint), "begin");
+    check(stn_begin(session, &opts, &save->checkpoint), "begin");
 
     /* The commit waits for the write by itself. */
     memset(entries, 0, sizeof(entries));
@@ -67,17 +67,17 @@ static void save_begin(stn_ring *ring, struct save *save, uint32_t key, uint64_t
     entries[0].len_bytes = MODEL_BYTES;
     entries[1].opcode = STN_OP_COMMIT;
     entries[1].checkpoint = save->checkpoint;
-    check(stn_submit(ring, entries, 2), "submit");
+    check(stn_submit(session, entries, 2), "submit");
     save->outstanding = 2;
 }
 
 /* Waits until the checkpoint is durable: then its buffer may be touched. */
-static void save_end(stn_ring *ring, struct save *save)
+static void save_end(stn_session *session, struct save *save)
 {
     struct stn_cqe completions[2];
     int i, count;
     while (save->outstanding > 0) {
-        count = stn_wait(ring, completions, 1, 2, -1);
+        count = stn_wait(session, completions, 1, 2, -1);
         check(count, "wait");
         for (i = 0; i < count; i++) {
             if (completions[i].result < 0) {
@@ -88,7 +88,7 @@ static void save_end(stn_ring *ring, struct save *save)
         save->outstanding -= count;
     }
     if (save->checkpoint != 0)
-        check(stn_close(ring, save->checkpoint), "close");
+        check(stn_close(session, save->checkpoint), "close");
     save->checkpoint = 0;
 }
 
@@ -107,11 +107,11 @@ int main(int argc, char **argv)
 {
     const char *const *drives = (const char *const *)(argv + 1);
     const char *do_format = getenv("STN_EXAMPLE_FORMAT");
-    struct stn_engine_opts opts;
+    struct stn_pool_opts opts;
     struct stn_checkpoint_info latest;
     struct save save;
-    stn_engine *engine;
-    stn_ring *ring;
+    stn_pool *pool;
+    stn_session *session;
     float *model;
     void *memory;
     double started, waited = 0, computed = 0;
@@ -137,9 +137,9 @@ int main(int argc, char **argv)
     opts.drives = drives;
     opts.drive_count = (uint32_t)(argc - 1);
     opts.huge_pages = STN_HUGE_PREFERRED;
-    check(stn_engine_open(&opts, &engine), "open");
-    check(stn_ring_create(engine, NULL, &ring), "ring");
-    check(stn_buf_alloc(ring, MODEL_BYTES, &memory, &key), "alloc");
+    check(stn_pool_open(&opts, &pool), "open");
+    check(stn_session_create(pool, NULL, &session), "session");
+    check(stn_buf_alloc(session, MODEL_BYTES, &memory, &key), "alloc");
     memset(memory, 0, MODEL_BYTES);
     model = (float *)malloc(MODEL_BYTES);
     if (model == NULL)
@@ -148,29 +148,29 @@ int main(int argc, char **argv)
 
     memset(&latest, 0, sizeof(latest));
     latest.size = sizeof(latest);
-    first = stn_latest(engine, "overlap", &latest) == 0 ? latest.step + 1 : 1;
+    first = stn_latest(pool, "overlap", &latest) == 0 ? latest.step + 1 : 1;
     memset(&save, 0, sizeof(save));
     for (step = first; step < first + ITERATIONS; step++) {
         started = seconds();
         compute(model, step); /* the save of the step before is under way */
         computed += seconds() - started;
         started = seconds();
-        save_end(ring, &save);
+        save_end(session, &save);
         waited += seconds() - started;
         memcpy(memory, model, MODEL_BYTES); /* a GPU would copy to here */
         if (step >= first + KEPT) {
             char old[STN_NAME_BYTES];
             snprintf(old, sizeof(old), "overlap@%llu", (unsigned long long)(step - KEPT));
-            check(stn_remove(engine, old), "remove");
+            check(stn_remove(pool, old), "remove");
         }
-        save_begin(ring, &save, key, step);
+        save_begin(session, &save, key, step);
     }
-    save_end(ring, &save);
+    save_end(session, &save);
     printf("%d iterations: computed %.0f ms, waited for saves %.0f ms\n", ITERATIONS,
            computed * 1e3, waited * 1e3);
 
     free(model);
-    check(stn_ring_destroy(ring), "destroy");
-    check(stn_engine_close(engine), "close");
+    check(stn_session_destroy(session), "destroy");
+    check(stn_pool_close(pool), "close");
     return 0;
 }

@@ -42,32 +42,32 @@ static void format(const char *const *drives, uint32_t drive_count)
     check(stn_format(&opts), "format");
 }
 
-static stn_engine *open_engine(const char *const *drives, uint32_t drive_count)
+static stn_pool *open_pool(const char *const *drives, uint32_t drive_count)
 {
-    struct stn_engine_opts opts;
-    stn_engine *engine;
+    struct stn_pool_opts opts;
+    stn_pool *pool;
     memset(&opts, 0, sizeof(opts));
     opts.size = sizeof(opts);
     opts.drives = drives;
     opts.drive_count = drive_count;
     opts.huge_pages = STN_HUGE_PREFERRED;
-    check(stn_engine_open(&opts, &engine), "open");
-    return engine;
+    check(stn_pool_open(&opts, &pool), "open");
+    return pool;
 }
 
 /* Submits one entry and waits for its completion. */
-static void run(stn_ring *ring, const struct stn_sqe *entry, const char *what)
+static void run(stn_session *session, const struct stn_sqe *entry, const char *what)
 {
     struct stn_cqe completion;
-    check(stn_submit(ring, entry, 1), what);
-    check(stn_wait(ring, &completion, 1, 1, -1), what);
+    check(stn_submit(session, entry, 1), what);
+    check(stn_wait(session, &completion, 1, 1, -1), what);
     if (completion.result < 0) {
         fprintf(stderr, "%s: %s\n", what, stn_strerror((int)completion.result));
         exit(1);
     }
 }
 
-static void save(stn_ring *ring, const char *name)
+static void save(stn_session *session, const char *name)
 {
     static const uint64_t weights_shape[] = {1280, 1024}, bias_shape[] = {4096};
     struct stn_shard shards[2];
@@ -92,7 +92,7 @@ static void save(stn_ring *ring, const char *name)
     shards[1].dimensions = 1;
 
     /* Memory that the drives read directly: a trainer has its tensors copied here by the GPU. */
-    check(stn_buf_alloc(ring, SEGMENT_BYTES, &memory, &key), "alloc");
+    check(stn_buf_alloc(session, SEGMENT_BYTES, &memory, &key), "alloc");
     bytes = (unsigned char *)memory;
     for (i = 0; i < SEGMENT_BYTES; i++)
         bytes[i] = (unsigned char)(i * 7 + i / 256);
@@ -104,25 +104,25 @@ static void save(stn_ring *ring, const char *name)
     opts.shards = shards;
     opts.shard_count = 2;
     opts.shard_size = sizeof(struct stn_shard);
-    check(stn_begin(ring, &opts, &checkpoint), "begin");
+    check(stn_begin(session, &opts, &checkpoint), "begin");
 
     memset(&entry, 0, sizeof(entry));
     entry.opcode = STN_OP_WRITE;
     entry.buffer = key;
     entry.checkpoint = checkpoint;
     entry.len_bytes = SEGMENT_BYTES;
-    run(ring, &entry, "write");
+    run(session, &entry, "write");
 
     memset(&entry, 0, sizeof(entry));
     entry.opcode = STN_OP_COMMIT;
     entry.checkpoint = checkpoint;
-    run(ring, &entry, "commit"); /* from here on the checkpoint is durable */
+    run(session, &entry, "commit"); /* from here on the checkpoint is durable */
 
-    check(stn_close(ring, checkpoint), "close");
-    check(stn_buf_free(ring, key), "free");
+    check(stn_close(session, checkpoint), "close");
+    check(stn_buf_free(session, key), "free");
 }
 
-static void restore(stn_engine *engine, const char *name, const char *shard, uint64_t offset,
+static void restore(stn_pool *pool, const char *name, const char *shard, uint64_t offset,
                     uint64_t len_bytes)
 {
     struct stn_restore_opts opts;
@@ -136,7 +136,7 @@ static void restore(stn_engine *engine, const char *name, const char *shard, uin
     opts.size = sizeof(opts);
     opts.name = name;
     opts.shard = shard;
-    got = stn_restore(engine, &opts, bytes, len_bytes);
+    got = stn_restore(pool, &opts, bytes, len_bytes);
     check(got, "restore");
     for (i = 0; i < (uint64_t)got; i++) {
         uint64_t at = offset + i;
@@ -155,8 +155,8 @@ int main(int argc, char **argv)
     const char *do_format = getenv("STN_EXAMPLE_FORMAT");
     uint32_t drive_count = (uint32_t)(argc - 1);
     struct stn_checkpoint_info info;
-    stn_engine *engine;
-    stn_ring *ring;
+    stn_pool *pool;
+    stn_session *session;
     char name[STN_NAME_BYTES];
 
     if (drive_count == 0) {
@@ -165,20 +165,20 @@ int main(int argc, char **argv)
     }
     if (do_format && strcmp(do_format, "1") == 0)
         format(drives, drive_count);
-    engine = open_engine(drives, drive_count);
-    check(stn_ring_create(engine, NULL, &ring), "ring");
+    pool = open_pool(drives, drive_count);
+    check(stn_session_create(pool, NULL, &session), "session");
 
     /* The next step after the newest that there is. */
     memset(&info, 0, sizeof(info));
     info.size = sizeof(info);
-    if (stn_latest(engine, "example", &info) < 0)
+    if (stn_latest(pool, "example", &info) < 0)
         info.step = 0;
     snprintf(name, sizeof(name), "example@%llu", (unsigned long long)info.step + 1);
-    save(ring, name);
-    restore(engine, name, NULL, 0, SEGMENT_BYTES);
-    restore(engine, name, "bias", WEIGHTS_BYTES, BIAS_BYTES);
+    save(session, name);
+    restore(pool, name, NULL, 0, SEGMENT_BYTES);
+    restore(pool, name, "bias", WEIGHTS_BYTES, BIAS_BYTES);
 
-    check(stn_ring_destroy(ring), "destroy");
-    check(stn_engine_close(engine), "close");
+    check(stn_session_destroy(session), "destroy");
+    check(stn_pool_close(pool), "close");
     return 0;
 }

@@ -28,16 +28,16 @@ std::int64_t check(std::int64_t result, const char *what)
                              ": " + detail.c_str());
 }
 
-struct CloseEngine {
-    void operator()(stn_engine *engine) const { stn_engine_close(engine); }
+struct ClosePool {
+    void operator()(stn_pool *pool) const { stn_pool_close(pool); }
 };
-struct DestroyRing {
-    void operator()(stn_ring *ring) const { stn_ring_destroy(ring); }
+struct DestroySession {
+    void operator()(stn_session *session) const { stn_session_destroy(session); }
 };
-using Engine = std::unique_ptr<stn_engine, CloseEngine>;
-using Ring = std::unique_ptr<stn_ring, DestroyRing>;
+using Pool = std::unique_ptr<stn_pool, ClosePool>;
+using Session = std::unique_ptr<stn_session, DestroySession>;
 
-Engine open_engine(const std::vector<const char *> &drives)
+Pool open_pool(const std::vector<const char *> &drives)
 {
     const char *format = std::getenv("STN_EXAMPLE_FORMAT");
     if (format && std::string(format) == "1") {
@@ -49,64 +49,64 @@ Engine open_engine(const std::vector<const char *> &drives)
         opts.create_bytes = 64u << 20;
         check(stn_format(&opts), "format");
     }
-    stn_engine_opts opts{};
+    stn_pool_opts opts{};
     opts.size = sizeof(opts);
     opts.drives = drives.data();
     opts.drive_count = static_cast<std::uint32_t>(drives.size());
     opts.huge_pages = STN_HUGE_PREFERRED;
-    stn_engine *engine = nullptr;
-    check(stn_engine_open(&opts, &engine), "open");
-    return Engine(engine);
+    stn_pool *pool = nullptr;
+    check(stn_pool_open(&opts, &pool), "open");
+    return Pool(pool);
 }
 
-void run(stn_ring *ring, const stn_sqe &entry, const char *what)
+void run(stn_session *session, const stn_sqe &entry, const char *what)
 {
     stn_cqe completion{};
-    check(stn_submit(ring, &entry, 1), what);
-    check(stn_wait(ring, &completion, 1, 1, -1), what);
+    check(stn_submit(session, &entry, 1), what);
+    check(stn_wait(session, &completion, 1, 1, -1), what);
     check(completion.result, what);
 }
 
 void round_trip(const std::vector<const char *> &drives)
 {
     const std::uint64_t length = 3 * (1u << 20) + 17;
-    Engine engine = open_engine(drives);
-    stn_ring *raw = nullptr;
-    check(stn_ring_create(engine.get(), nullptr, &raw), "ring");
-    Ring ring(raw);
+    Pool pool = open_pool(drives);
+    stn_session *raw = nullptr;
+    check(stn_session_create(pool.get(), nullptr, &raw), "session");
+    Session session(raw);
 
     stn_checkpoint_info latest{};
     latest.size = sizeof(latest);
-    if (stn_latest(engine.get(), "smoke", &latest) < 0)
+    if (stn_latest(pool.get(), "smoke", &latest) < 0)
         latest.step = 0;
     const std::string name = "smoke@" + std::to_string(latest.step + 1);
 
     void *memory = nullptr;
     std::uint32_t key = 0;
-    check(stn_buf_alloc(ring.get(), length, &memory, &key), "alloc");
+    check(stn_buf_alloc(session.get(), length, &memory, &key), "alloc");
     std::memset(memory, 0x42, length);
     stn_begin_opts opts{};
     opts.size = sizeof(opts);
     opts.name = name.c_str();
     opts.len_bytes = length;
     std::uint64_t checkpoint = 0;
-    check(stn_begin(ring.get(), &opts, &checkpoint), "begin");
+    check(stn_begin(session.get(), &opts, &checkpoint), "begin");
     stn_sqe entry{};
     entry.opcode = STN_OP_WRITE;
     entry.buffer = key;
     entry.checkpoint = checkpoint;
     entry.len_bytes = length;
-    run(ring.get(), entry, "write");
+    run(session.get(), entry, "write");
     entry = stn_sqe{};
     entry.opcode = STN_OP_COMMIT;
     entry.checkpoint = checkpoint;
-    run(ring.get(), entry, "commit");
+    run(session.get(), entry, "commit");
 
     std::vector<unsigned char> restored(length);
     stn_restore_opts restore{};
     restore.size = sizeof(restore);
     restore.name = name.c_str();
-    check(stn_restore(engine.get(), &restore, restored.data(), restored.size()), "restore");
+    check(stn_restore(pool.get(), &restore, restored.data(), restored.size()), "restore");
     if (restored != std::vector<unsigned char>(length, 0x42))
         throw std::runtime_error("other bytes came back");
     std::cout << "saved and restored " << name << " with libstanchion " << stn_version_string()

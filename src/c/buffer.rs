@@ -1,4 +1,4 @@
-//! Buffers of a ring: from its memory, or of the caller's.
+//! Buffers of a session: from its memory, or of the caller's.
 
 #![allow(unsafe_code)]
 
@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use stanchion_engine::memory::Region;
 
-use super::error::{Failure, STN_E_ENVIRONMENT};
+use super::error::{CallError, of_memory};
 use super::ffi::{self, call};
-use super::ring::{Held, Ring};
+use super::session::{HeldBuffer, OpenSession};
 
-const IN_FLIGHT: Failure = Failure::new(
+const IN_FLIGHT: CallError = CallError::new(
     libc::EBUSY,
     "the buffer is in flight: take the completions of the entries that name it first",
 );
@@ -23,46 +23,44 @@ const IN_FLIGHT: Failure = Failure::new(
 /// `address` and `key` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stn_buf_alloc(
-    ring: u64,
+    session: u64,
     len_bytes: u64,
     address: *mut *mut c_void,
     key: *mut u32,
 ) -> c_int {
     call(|| {
-        let mut ring = Ring::of(ring)?;
+        let mut held = OpenSession::of(session)?;
         ffi::required(address, "address")?;
         ffi::required(key, "key")?;
-        let buffer = ring
-            .session
-            .alloc(len_bytes)
-            .map_err(|error| Failure::from(error).instead(STN_E_ENVIRONMENT, libc::ENOMEM))?;
+        let buffer = held.session.alloc(len_bytes).map_err(of_memory)?;
+        held.pool_regions.add(buffer.region());
         // SAFETY: not NULL; the rest is the caller's promise.
         unsafe {
             address.write(buffer.as_ptr().as_ptr().cast());
             key.write(buffer.key());
         }
-        ring.buffers.insert(buffer.key(), Held { buffer, registered: false });
+        held.buffers.insert(buffer.key(), HeldBuffer { buffer, registered: false });
         Ok(0)
     })
 }
 
 /// Takes the buffer of a key out, if it is of that kind and nothing in flight names it.
-fn take(ring: &mut Ring, key: u32, registered: bool) -> Result<Held, Failure> {
-    match ring.buffers.get(&key) {
+fn take(session: &mut OpenSession, key: u32, registered: bool) -> Result<HeldBuffer, CallError> {
+    match session.buffers.get(&key) {
         Some(held) if held.registered != registered => {}
         Some(held) if !held.buffer.usage().is_idle() => return Err(IN_FLIGHT),
-        Some(_) => return ring.buffers.remove(&key).ok_or(IN_FLIGHT),
+        Some(_) => return session.buffers.remove(&key).ok_or(IN_FLIGHT),
         None => {}
     }
-    Err(Failure::with(libc::EBADF, format!("{key:#x} is no such key of this ring")))
+    Err(CallError::with(libc::EBADF, format!("{key:#x} is no such key of this session")))
 }
 
 /// See `stanchion.h`.
 #[unsafe(no_mangle)]
-pub extern "C" fn stn_buf_free(ring: u64, key: u32) -> c_int {
+pub extern "C" fn stn_buf_free(session: u64, key: u32) -> c_int {
     call(|| {
-        let mut ring = Ring::of(ring)?;
-        drop(take(&mut ring, key, false)?);
+        let mut held = OpenSession::of(session)?;
+        drop(take(&mut held, key, false)?);
         Ok(0)
     })
 }
@@ -70,38 +68,39 @@ pub extern "C" fn stn_buf_free(ring: u64, key: u32) -> c_int {
 /// See `stanchion.h`.
 ///
 /// # Safety
-/// The memory stays mapped until it is unregistered or the ring is destroyed; `key` can be written.
+/// The memory stays mapped until it is unregistered or the session is destroyed; `key` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stn_mem_register(
-    ring: u64,
+    session: u64,
     address: *mut c_void,
     len_bytes: u64,
     key: *mut u32,
 ) -> c_int {
     call(|| {
-        let mut ring = Ring::of(ring)?;
+        let mut held = OpenSession::of(session)?;
         ffi::required(key, "key")?;
         let base = NonNull::new(address.cast::<u8>())
-            .ok_or(Failure::new(libc::EFAULT, "address is NULL"))?;
-        // SAFETY: the caller's promise. Whatever keeps the region for longer than the ring has it
+            .ok_or(CallError::new(libc::EFAULT, "address is NULL"))?;
+        // SAFETY: the caller's promise. Whatever keeps the region for longer than the session has it
         // registered only holds it, and no Rust reference to its bytes is ever made.
         let region = unsafe { Region::foreign(base, len_bytes)? };
-        let buffer = ring.session.register(Arc::new(region))?;
+        let buffer = held.session.register(Arc::new(region))?;
+        held.pool_regions.add(buffer.region());
         // SAFETY: not NULL; the rest is the caller's promise.
         unsafe { key.write(buffer.key()) };
-        ring.buffers.insert(buffer.key(), Held { buffer, registered: true });
+        held.buffers.insert(buffer.key(), HeldBuffer { buffer, registered: true });
         Ok(0)
     })
 }
 
 /// See `stanchion.h`.
 #[unsafe(no_mangle)]
-pub extern "C" fn stn_mem_unregister(ring: u64, key: u32) -> c_int {
+pub extern "C" fn stn_mem_unregister(session: u64, key: u32) -> c_int {
     call(|| {
-        let mut ring = Ring::of(ring)?;
-        let held = take(&mut ring, key, true)?;
-        ring.session.unregister(held.buffer).map_err(|buffer| {
-            ring.buffers.insert(key, Held { buffer, registered: true });
+        let mut held = OpenSession::of(session)?;
+        let taken = take(&mut held, key, true)?;
+        held.session.unregister(taken.buffer).map_err(|buffer| {
+            held.buffers.insert(key, HeldBuffer { buffer, registered: true });
             IN_FLIGHT
         })?;
         Ok(0)

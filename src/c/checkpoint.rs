@@ -6,11 +6,12 @@ use std::ffi::{CString, c_char, c_int};
 
 use stanchion_engine::{Availability, CheckpointInfo, CheckpointName, SegmentInfo};
 
-use super::engine::Engine;
-use super::error::{Failure, STN_E_PANIC};
+use super::error::{CallError, STN_E_PANIC};
 use super::ffi::{self, Sized32, call};
-use super::handle::{Shared, Table};
+use super::handle::{SharedHold, Table};
+use super::pool::OpenPool;
 use super::segment::stn_segment_info;
+use super::shard::stn_shard_info;
 
 /// See `stanchion.h`.
 pub const STN_HEALTH_WHOLE: u32 = 0;
@@ -53,25 +54,6 @@ unsafe impl Sized32 for stn_checkpoint_info {
     const FIRST_SIZE: usize = 224;
 }
 
-/// See `stanchion.h`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-#[allow(missing_docs, non_camel_case_types)]
-pub struct stn_shard_info {
-    pub size: u32,
-    pub dimensions: u32,
-    pub offset_bytes: u64,
-    pub len_bytes: u64,
-    pub name: *const c_char,
-    pub dtype: *const c_char,
-    pub shape: *const u64,
-}
-
-// SAFETY: integers and pointers without padding, the size first.
-unsafe impl Sized32 for stn_shard_info {
-    const FIRST_SIZE: usize = 48;
-}
-
 /// What a handle stands for. Nothing in it moves or changes until it is freed.
 struct Checkpoint {
     info: CheckpointInfo,
@@ -110,13 +92,13 @@ pub(crate) fn describe(checkpoint: &CheckpointInfo) -> stn_checkpoint_info {
 ///
 /// # Safety
 /// `name` is NULL or a string.
-pub(crate) unsafe fn checkpoint_name(name: *const c_char) -> Result<CheckpointName, Failure> {
+pub(crate) unsafe fn checkpoint_name(name: *const c_char) -> Result<CheckpointName, CallError> {
     // SAFETY: the caller's promise.
     Ok(unsafe { ffi::text(name, "name")? }.parse::<CheckpointName>()?)
 }
 
 /// The description of a handle. Whoever has it alone frees it.
-fn checkpoint_of(handle: u64) -> Result<Shared<Checkpoint>, Failure> {
+fn checkpoint_of(handle: u64) -> Result<SharedHold<Checkpoint>, CallError> {
     CHECKPOINT_TABLE.shared(handle).map_err(|failure| failure.instead(libc::EBUSY, libc::EBADF))
 }
 
@@ -126,12 +108,12 @@ fn checkpoint_of(handle: u64) -> Result<Shared<Checkpoint>, Failure> {
 /// `name` is a string; `checkpoint` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stn_checkpoint_show(
-    engine: u64,
+    pool: u64,
     name: *const c_char,
     checkpoint: *mut u64,
 ) -> c_int {
     call(|| {
-        let held = Engine::of(engine)?;
+        let held = OpenPool::of(pool)?;
         ffi::required(checkpoint, "checkpoint")?;
         // SAFETY: the caller's promise.
         let name = unsafe { checkpoint_name(name)? };
@@ -172,11 +154,11 @@ pub unsafe extern "C" fn stn_checkpoint_get(
     })
 }
 
-fn segment(held: &Shared<Checkpoint>, participant: u32) -> Result<&SegmentInfo, Failure> {
+fn segment(held: &SharedHold<Checkpoint>, participant: u32) -> Result<&SegmentInfo, CallError> {
     let segments = &held.get()?.segments;
     segments.get(participant as usize).ok_or_else(|| {
         let detail = format!("participant {participant}: the checkpoint has {}", segments.len());
-        Failure::with(libc::ERANGE, detail)
+        CallError::with(libc::ERANGE, detail)
     })
 }
 
@@ -210,10 +192,10 @@ pub unsafe extern "C" fn stn_checkpoint_segment(
 
 /// Describes the shard at a place, which is there.
 fn describe_shard(
-    held: &Shared<Checkpoint>,
+    held: &SharedHold<Checkpoint>,
     participant: u32,
     index: usize,
-) -> Result<stn_shard_info, Failure> {
+) -> Result<stn_shard_info, CallError> {
     let shard = &segment(held, participant)?.shards[index];
     let [name, dtype] = &held.get()?.texts[participant as usize][index];
     Ok(stn_shard_info {
@@ -245,7 +227,7 @@ pub unsafe extern "C" fn stn_checkpoint_shard(
         let count = segment(&held, participant)?.shards.len();
         if index >= count as u64 {
             let detail = format!("shard {index}: the segment has {count}");
-            return Err(Failure::with(libc::ERANGE, detail));
+            return Err(CallError::with(libc::ERANGE, detail));
         }
         let value = describe_shard(&held, participant, index as usize)?;
         // SAFETY: checked above.
@@ -274,7 +256,7 @@ pub unsafe extern "C" fn stn_checkpoint_find(
         };
         let shards = &segment(&held, participant)?.shards;
         let index = shards.iter().position(|shard| shard.name == name).ok_or_else(|| {
-            Failure::with(libc::ENOENT, format!("the segment has no shard {name}"))
+            CallError::with(libc::ENOENT, format!("the segment has no shard {name}"))
         })?;
         let value = describe_shard(&held, participant, index)?;
         // SAFETY: checked above.
@@ -288,7 +270,7 @@ pub unsafe extern "C" fn stn_checkpoint_find(
 pub extern "C" fn stn_checkpoint_free(checkpoint: u64) -> c_int {
     call(|| {
         let freed = CHECKPOINT_TABLE.alone(checkpoint)?.take();
-        drop(freed.ok_or(Failure::new(STN_E_PANIC, "a live handle has no object"))?);
+        drop(freed.ok_or(CallError::new(STN_E_PANIC, "a live handle has no object"))?);
         Ok(0)
     })
 }
@@ -298,9 +280,9 @@ pub extern "C" fn stn_checkpoint_free(checkpoint: u64) -> c_int {
 /// # Safety
 /// `name` is a string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn stn_remove(engine: u64, name: *const c_char) -> c_int {
+pub unsafe extern "C" fn stn_remove(pool: u64, name: *const c_char) -> c_int {
     call(|| {
-        let held = Engine::of(engine)?;
+        let held = OpenPool::of(pool)?;
         // SAFETY: the caller's promise.
         let name = unsafe { checkpoint_name(name)? };
         held.get()?.pool.remove(&name)?;

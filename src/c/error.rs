@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::OnceLock;
 
 use stanchion_engine::ring::codes;
-use stanchion_engine::{Error, IoError};
+use stanchion_engine::{BulkSession, Error, IoError};
 
 use super::ffi;
 
@@ -46,34 +46,49 @@ const _: () = {
 
 /// Why a call failed: a number above 0, and what happened to what.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CallError {
     pub(crate) code: c_int,
     pub(crate) detail: Cow<'static, str>,
 }
 
-impl Failure {
-    pub(crate) const fn new(code: c_int, detail: &'static str) -> Failure {
-        Failure { code, detail: Cow::Borrowed(detail) }
+impl CallError {
+    pub(crate) const fn new(code: c_int, detail: &'static str) -> CallError {
+        CallError { code, detail: Cow::Borrowed(detail) }
     }
 
-    pub(crate) fn with(code: c_int, detail: String) -> Failure {
-        Failure { code, detail: Cow::Owned(detail) }
+    pub(crate) fn with(code: c_int, detail: String) -> CallError {
+        CallError { code, detail: Cow::Owned(detail) }
     }
 
     /// The same, with another number where it is `from`.
-    pub(crate) fn instead(self, from: c_int, to: c_int) -> Failure {
-        if self.code == from { Failure { code: to, ..self } } else { self }
+    pub(crate) fn instead(self, from: c_int, to: c_int) -> CallError {
+        if self.code == from { CallError { code: to, ..self } } else { self }
     }
 }
 
 /// An argument that makes no sense.
-pub(crate) fn invalid(detail: impl Into<Cow<'static, str>>) -> Failure {
-    Failure { code: libc::EINVAL, detail: detail.into() }
+pub(crate) fn invalid(detail: impl Into<Cow<'static, str>>) -> CallError {
+    CallError { code: libc::EINVAL, detail: detail.into() }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        Failure::with(number_of(&error), error.to_string())
+impl From<Error> for CallError {
+    fn from(error: Error) -> CallError {
+        CallError::with(number_of(&error), error.to_string())
+    }
+}
+
+/// A failure of something that needs memory, which is the one thing that a machine may lack there.
+pub(crate) fn of_memory(error: Error) -> CallError {
+    CallError::from(error).instead(STN_E_ENVIRONMENT, libc::ENOMEM)
+}
+
+/// A failed save or restore: where an entry failed, the number is its completion's.
+pub(crate) fn of_bulk(error: CallError, bulk: &BulkSession<'_>) -> CallError {
+    match bulk.failure() {
+        Some(entry) => {
+            CallError { code: i32::try_from(-entry.result).unwrap_or(libc::EIO), ..error }
+        }
+        None => error,
     }
 }
 
@@ -106,7 +121,7 @@ fn number_of(error: &Error) -> c_int {
         Error::NotCommitted { .. } => libc::ECANCELED,
         // A thread of the pool ended while its handle was alive.
         Error::Closed(_) => STN_E_PANIC,
-        // Whoever adds an error to the engine adds it here: a test reads both files.
+        // A test compares this match with the variants in the engine: a new one belongs here too.
         _ => libc::EIO,
     }
 }

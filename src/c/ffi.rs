@@ -10,16 +10,16 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::error::{Failure, STN_E_PANIC, invalid, remember};
+use super::error::{CallError, STN_E_PANIC, invalid, remember};
 
 /// Runs a function's body; its result, or the failure's number, negated.
-pub(crate) fn call64(body: impl FnOnce() -> Result<i64, Failure>) -> i64 {
+pub(crate) fn call64(body: impl FnOnce() -> Result<i64, CallError>) -> i64 {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => return value,
         Ok(Err(failure)) => failure,
         // The panic hook has told what it was.
         Err(_) => {
-            Failure::new(STN_E_PANIC, "a defect of the stanchion library: a panic; see the log")
+            CallError::new(STN_E_PANIC, "a defect of the stanchion library: a panic; see the log")
         }
     };
     let code = failure.code;
@@ -28,14 +28,14 @@ pub(crate) fn call64(body: impl FnOnce() -> Result<i64, Failure>) -> i64 {
 }
 
 /// The same, for functions that return int.
-pub(crate) fn call(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+pub(crate) fn call(body: impl FnOnce() -> Result<c_int, CallError>) -> c_int {
     call64(|| body().map(i64::from)) as c_int
 }
 
 /// Fails with EFAULT when a pointer is NULL.
-pub(crate) fn required<T>(pointer: *const T, what: &'static str) -> Result<(), Failure> {
+pub(crate) fn required<T>(pointer: *const T, what: &'static str) -> Result<(), CallError> {
     if pointer.is_null() {
-        return Err(Failure::with(libc::EFAULT, format!("{what} is NULL")));
+        return Err(CallError::with(libc::EFAULT, format!("{what} is NULL")));
     }
     Ok(())
 }
@@ -44,7 +44,10 @@ pub(crate) fn required<T>(pointer: *const T, what: &'static str) -> Result<(), F
 ///
 /// # Safety
 /// `text` is NULL or a string that ends with a NUL and outlives the result.
-pub(crate) unsafe fn text<'a>(text: *const c_char, what: &'static str) -> Result<&'a str, Failure> {
+pub(crate) unsafe fn text<'a>(
+    text: *const c_char,
+    what: &'static str,
+) -> Result<&'a str, CallError> {
     required(text, what)?;
     // SAFETY: not NULL; the rest is the caller's promise.
     let text = unsafe { CStr::from_ptr(text) };
@@ -59,7 +62,7 @@ pub(crate) unsafe fn array<'a, T>(
     items: *const T,
     count: u32,
     what: &'static str,
-) -> Result<&'a [T], Failure> {
+) -> Result<&'a [T], CallError> {
     if count == 0 {
         return Ok(&[]);
     }
@@ -83,7 +86,7 @@ pub(crate) unsafe trait Sized32: Copy {
 /// More than any structure of ours will ever have: a larger size is garbage.
 const LARGEST: usize = 4096;
 
-fn check_size<T: Sized32>(size: usize) -> Result<(), Failure> {
+fn check_size<T: Sized32>(size: usize) -> Result<(), CallError> {
     if (T::FIRST_SIZE..=LARGEST).contains(&size) {
         return Ok(());
     }
@@ -97,7 +100,10 @@ fn check_size<T: Sized32>(size: usize) -> Result<(), Failure> {
 ///
 /// # Safety
 /// `opts` is NULL, or points to a `u32` that says how many bytes can be read there.
-pub(crate) unsafe fn options<T: Sized32>(opts: *const T, what: &'static str) -> Result<T, Failure> {
+pub(crate) unsafe fn options<T: Sized32>(
+    opts: *const T,
+    what: &'static str,
+) -> Result<T, CallError> {
     required(opts, what)?;
     // SAFETY: the caller's promise.
     let size = unsafe { opts.cast::<u32>().read_unaligned() } as usize;
@@ -106,7 +112,7 @@ pub(crate) unsafe fn options<T: Sized32>(opts: *const T, what: &'static str) -> 
     let bytes = unsafe { std::slice::from_raw_parts(opts.cast::<u8>(), size) };
     let ours = size_of::<T>();
     if bytes.len() > ours && bytes[ours..].iter().any(|byte| *byte != 0) {
-        return Err(Failure::with(
+        return Err(CallError::with(
             libc::E2BIG,
             format!("{what} has options that this version of the library does not know"),
         ));
@@ -127,7 +133,7 @@ pub(crate) unsafe fn options<T: Sized32>(opts: *const T, what: &'static str) -> 
 pub(crate) unsafe fn check_info<T: Sized32>(
     info: *const T,
     what: &'static str,
-) -> Result<(), Failure> {
+) -> Result<(), CallError> {
     required(info, what)?;
     // SAFETY: the caller's promise.
     check_size::<T>(unsafe { info.cast::<u32>().read_unaligned() } as usize)
@@ -166,12 +172,12 @@ pub(crate) unsafe fn write_text(buffer: *mut c_char, size: usize, text: &str) {
 }
 
 /// Fails when a field that has no meaning yet is not zero.
-pub(crate) fn unused(value: u32, what: &'static str) -> Result<(), Failure> {
+pub(crate) fn unused(value: u32, what: &'static str) -> Result<(), CallError> {
     known_flags(value, 0, what)
 }
 
 /// Fails when a flag is set that is not among those known.
-pub(crate) fn known_flags(flags: u32, known: u32, what: &'static str) -> Result<(), Failure> {
+pub(crate) fn known_flags(flags: u32, known: u32, what: &'static str) -> Result<(), CallError> {
     if flags & !known != 0 {
         return Err(invalid(format!("{what} has {:#x} set, which means nothing", flags & !known)));
     }

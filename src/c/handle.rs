@@ -1,4 +1,4 @@
-//! Handles: what a C program holds of an engine, a ring, a list, a checkpoint.
+//! Handles: what a C program holds of a pool, a session, a list, a checkpoint.
 //!
 //! - A handle is a number: kind, process, generation, place. It is never followed as a pointer, so
 //!   one that is stale, foreign or garbage finds nothing and does no harm.
@@ -14,7 +14,7 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::error::{Failure, STN_E_PANIC};
+use super::error::{CallError, STN_E_PANIC};
 use super::process;
 
 /// A place's state: generation in the upper half, users in the lower. Odd generations have an
@@ -34,7 +34,7 @@ pub(crate) struct Table<T: 'static, const PLACES: usize> {
     places: [Place<T>; PLACES],
 }
 
-/// Alone in its cache line: threads use different rings at once.
+/// ExclusiveHold in its cache line: threads use different sessions at once.
 #[repr(align(64))]
 struct Place<T> {
     state: AtomicU64,
@@ -58,7 +58,7 @@ impl<T, const PLACES: usize> Table<T, PLACES> {
     }
 
     /// Takes an object in; its handle. When there is no place the object is dropped.
-    pub(crate) fn insert(&'static self, object: T) -> Result<u64, Failure> {
+    pub(crate) fn insert(&'static self, object: T) -> Result<u64, CallError> {
         let process = process::enter()?;
         let first = self.next.fetch_add(1, Ordering::Relaxed) as usize;
         for offset in 0..PLACES {
@@ -87,20 +87,20 @@ impl<T, const PLACES: usize> Table<T, PLACES> {
                 | generation << 16
                 | index as u64);
         }
-        Err(Failure::new(libc::EMFILE, self.what))
+        Err(CallError::new(libc::EMFILE, self.what))
     }
 
     /// The place that a handle names, and its generation.
-    fn place(&'static self, handle: u64) -> Result<(&'static Place<T>, u64), Failure> {
+    fn place(&'static self, handle: u64) -> Result<(&'static Place<T>, u64), CallError> {
         if handle == 0 {
-            return Err(Failure::new(libc::EFAULT, "the handle is NULL"));
+            return Err(CallError::new(libc::EFAULT, "the handle is NULL"));
         }
         if handle >> 60 != self.kind {
             return Err(UNKNOWN);
         }
         let process = process::current() & ((1 << PROCESS_BITS) - 1);
         if handle >> 48 & ((1 << PROCESS_BITS) - 1) != process {
-            return Err(Failure::new(
+            return Err(CallError::new(
                 libc::EOWNERDEAD,
                 "the handle belongs to the process that this one was forked from; open an own one",
             ));
@@ -113,7 +113,7 @@ impl<T, const PLACES: usize> Table<T, PLACES> {
     }
 
     /// The object, while others may use it too.
-    pub(crate) fn shared(&'static self, handle: u64) -> Result<Shared<T>, Failure>
+    pub(crate) fn shared(&'static self, handle: u64) -> Result<SharedHold<T>, CallError>
     where
         T: Sync,
     {
@@ -131,19 +131,19 @@ impl<T, const PLACES: usize> Table<T, PLACES> {
                 Ordering::Relaxed,
             );
             match held {
-                Ok(_) => return Ok(Shared { place }),
+                Ok(_) => return Ok(SharedHold { place }),
                 Err(now) => state = now,
             }
         }
     }
 
     /// The object, while nobody else uses it.
-    pub(crate) fn alone(&'static self, handle: u64) -> Result<Alone<T>, Failure> {
+    pub(crate) fn alone(&'static self, handle: u64) -> Result<ExclusiveHold<T>, CallError> {
         let (place, generation) = self.place(handle)?;
         let idle = generation << 32;
         match place.state.compare_exchange(idle, idle | ALONE, Ordering::Acquire, Ordering::Relaxed)
         {
-            Ok(_) => Ok(Alone { place, after: idle }),
+            Ok(_) => Ok(ExclusiveHold { place, after: idle }),
             Err(state) => {
                 check(state, generation)?;
                 Err(BUSY)
@@ -152,43 +152,43 @@ impl<T, const PLACES: usize> Table<T, PLACES> {
     }
 }
 
-const BUSY: Failure =
-    Failure::new(libc::EBUSY, "another thread is inside a call on the same handle");
-const UNKNOWN: Failure = Failure::new(libc::EBADF, "the handle is not one, or was closed");
+const BUSY: CallError =
+    CallError::new(libc::EBUSY, "another thread is inside a call on the same handle");
+const UNKNOWN: CallError = CallError::new(libc::EBADF, "the handle is not one, or was closed");
 
-fn check(state: u64, generation: u64) -> Result<(), Failure> {
+fn check(state: u64, generation: u64) -> Result<(), CallError> {
     if state >> 32 == generation { Ok(()) } else { Err(UNKNOWN) }
 }
 
 /// A hold of an object that others may have too.
-pub(crate) struct Shared<T: 'static> {
+pub(crate) struct SharedHold<T: 'static> {
     place: &'static Place<T>,
 }
 
-impl<T> Shared<T> {
+impl<T> SharedHold<T> {
     /// The object. It is there: places of live generations have one.
-    pub(crate) fn get(&self) -> Result<&T, Failure> {
+    pub(crate) fn get(&self) -> Result<&T, CallError> {
         // SAFETY: nobody holds the place alone while it is held shared.
         unsafe { (*self.place.object.get()).as_ref() }.ok_or(LOST)
     }
 }
 
-impl<T> Drop for Shared<T> {
+impl<T> Drop for SharedHold<T> {
     fn drop(&mut self) {
         self.place.state.fetch_sub(1, Ordering::Release);
     }
 }
 
 /// A hold of an object that nobody else has.
-pub(crate) struct Alone<T: 'static> {
+pub(crate) struct ExclusiveHold<T: 'static> {
     place: &'static Place<T>,
     /// The state that the place gets.
     after: u64,
 }
 
-const LOST: Failure = Failure::new(STN_E_PANIC, "a live handle has no object");
+const LOST: CallError = CallError::new(STN_E_PANIC, "a live handle has no object");
 
-impl<T> Alone<T> {
+impl<T> ExclusiveHold<T> {
     /// The object, out of the table: the handle is stale from now on.
     pub(crate) fn take(mut self) -> Option<T> {
         let generation = (self.after >> 32) + 1;
@@ -198,7 +198,7 @@ impl<T> Alone<T> {
     }
 }
 
-impl<T> Deref for Alone<T> {
+impl<T> Deref for ExclusiveHold<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -207,14 +207,14 @@ impl<T> Deref for Alone<T> {
     }
 }
 
-impl<T> DerefMut for Alone<T> {
+impl<T> DerefMut for ExclusiveHold<T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: held alone.
         unsafe { (*self.place.object.get()).as_mut() }.expect("live handles have an object")
     }
 }
 
-impl<T> Drop for Alone<T> {
+impl<T> Drop for ExclusiveHold<T> {
     fn drop(&mut self) {
         self.place.state.store(self.after, Ordering::Release);
     }
@@ -224,7 +224,7 @@ impl<T> Drop for Alone<T> {
 mod tests {
     use super::*;
 
-    fn code<T>(result: Result<T, Failure>) -> i32 {
+    fn code<T>(result: Result<T, CallError>) -> i32 {
         result.map_or_else(|failure| failure.code, |_| 0)
     }
 

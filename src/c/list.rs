@@ -7,10 +7,10 @@ use std::ffi::{c_char, c_int};
 use stanchion_engine::{CheckpointInfo, check_base_name};
 
 use super::checkpoint::{describe, stn_checkpoint_info};
-use super::engine::Engine;
-use super::error::{Failure, STN_E_PANIC};
+use super::error::{CallError, STN_E_PANIC};
 use super::ffi::{self, call, call64};
-use super::handle::{Shared, Table};
+use super::handle::{SharedHold, Table};
+use super::pool::OpenPool;
 
 /// Lists that one process may have.
 const LISTS: usize = 1024;
@@ -19,7 +19,7 @@ static LIST_TABLE: Table<Vec<CheckpointInfo>, LISTS> =
     Table::new(3, "too many lists: free some first");
 
 /// The list of a handle. Whoever has it alone frees it.
-fn list_of(handle: u64) -> Result<Shared<Vec<CheckpointInfo>>, Failure> {
+fn list_of(handle: u64) -> Result<SharedHold<Vec<CheckpointInfo>>, CallError> {
     LIST_TABLE.shared(handle).map_err(|failure| failure.instead(libc::EBUSY, libc::EBADF))
 }
 
@@ -28,9 +28,9 @@ fn list_of(handle: u64) -> Result<Shared<Vec<CheckpointInfo>>, Failure> {
 /// # Safety
 /// `list` can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn stn_list_create(engine: u64, list: *mut u64) -> c_int {
+pub unsafe extern "C" fn stn_list_create(pool: u64, list: *mut u64) -> c_int {
     call(|| {
-        let held = Engine::of(engine)?;
+        let held = OpenPool::of(pool)?;
         ffi::required(list, "list")?;
         let handle = LIST_TABLE.insert(held.get()?.pool.list())?;
         // SAFETY: not NULL; the rest is the caller's promise.
@@ -62,7 +62,10 @@ pub unsafe extern "C" fn stn_list_get(
         let list = held.get()?;
         let found = usize::try_from(index).ok().and_then(|index| list.get(index));
         let found = found.ok_or_else(|| {
-            Failure::with(libc::ERANGE, format!("checkpoint {index}: the list has {}", list.len()))
+            CallError::with(
+                libc::ERANGE,
+                format!("checkpoint {index}: the list has {}", list.len()),
+            )
         })?;
         // SAFETY: checked above.
         unsafe { ffi::fill(info, &describe(found)) };
@@ -75,7 +78,7 @@ pub unsafe extern "C" fn stn_list_get(
 pub extern "C" fn stn_list_free(list: u64) -> c_int {
     call(|| {
         let freed = LIST_TABLE.alone(list)?.take();
-        drop(freed.ok_or(Failure::new(STN_E_PANIC, "a live handle has no object"))?);
+        drop(freed.ok_or(CallError::new(STN_E_PANIC, "a live handle has no object"))?);
         Ok(0)
     })
 }
@@ -86,12 +89,12 @@ pub extern "C" fn stn_list_free(list: u64) -> c_int {
 /// `name` is a string; `info` can be written, as many bytes as its size says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stn_latest(
-    engine: u64,
+    pool: u64,
     name: *const c_char,
     info: *mut stn_checkpoint_info,
 ) -> c_int {
     call(|| {
-        let held = Engine::of(engine)?;
+        let held = OpenPool::of(pool)?;
         // SAFETY: the caller's promise.
         let name = unsafe {
             ffi::check_info(info, "info")?;
@@ -99,7 +102,7 @@ pub unsafe extern "C" fn stn_latest(
         };
         check_base_name(name)?;
         let latest = held.get()?.pool.latest(name).ok_or_else(|| {
-            Failure::with(libc::ENOENT, format!("no checkpoint {name}@... in this pool"))
+            CallError::with(libc::ENOENT, format!("no checkpoint {name}@... in this pool"))
         })?;
         // SAFETY: checked above.
         unsafe { ffi::fill(info, &describe(&latest)) };

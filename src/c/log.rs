@@ -15,7 +15,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use super::error::{Failure, invalid};
+use super::error::{CallError, invalid};
 use super::ffi::call;
 
 /// See `stanchion.h`.
@@ -46,7 +46,7 @@ unsafe impl Send for Sink {}
 // SAFETY: as above.
 unsafe impl Sync for Sink {}
 
-/// Held for reading while the callback runs, so that whoever changes it waits for that.
+/// HeldBuffer for reading while the callback runs, so that whoever changes it waits for that.
 static SINK: RwLock<Option<Sink>> = RwLock::new(None);
 
 thread_local! {
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn stn_set_log(
             return Err(invalid(format!("{level} is none of STN_LOG_")));
         }
         if INSIDE.get() {
-            return Err(Failure::new(libc::EDEADLK, "stn_set_log inside a log callback"));
+            return Err(CallError::new(libc::EDEADLK, "stn_set_log inside a log callback"));
         }
         listen()?;
         let sink = callback.filter(|_| level != STN_LOG_OFF);
@@ -80,12 +80,12 @@ pub unsafe extern "C" fn stn_set_log(
 }
 
 /// Becomes the process's listener, once.
-fn listen() -> Result<(), Failure> {
+fn listen() -> Result<(), CallError> {
     static LISTENS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     if *LISTENS.get_or_init(|| tracing::subscriber::set_global_default(Listener).is_ok()) {
         return Ok(());
     }
-    Err(Failure::new(libc::EEXIST, "the Rust program has set a global tracing subscriber itself"))
+    Err(CallError::new(libc::EEXIST, "the Rust program has set a global tracing subscriber itself"))
 }
 
 /// Panics of the library's threads go to the log. In a Rust program the hook is the program's.

@@ -6,27 +6,36 @@
 
 mod buffer;
 mod checkpoint;
-mod engine;
+mod drive;
 mod error;
 mod ffi;
+mod format;
 mod handle;
 mod list;
 mod log;
+mod memory;
 mod pool;
 mod process;
 mod restore;
 mod ring;
+mod save;
 mod segment;
+mod session;
+mod shard;
 mod version;
 
 pub use buffer::*;
 pub use checkpoint::*;
-pub use engine::*;
+pub use drive::*;
 pub use error::*;
+pub use format::*;
 pub use list::*;
 pub use log::*;
 pub use pool::*;
 pub use restore::*;
 pub use ring::*;
+pub use save::*;
 pub use segment::*;
+pub use session::*;
+pub use shard::*;
 pub use version::*;

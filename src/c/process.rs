@@ -8,7 +8,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::error::Failure;
+use super::error::CallError;
 
 /// Counts on in a forked child, so that its number is none of its parent's.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
@@ -23,9 +23,9 @@ pub(crate) fn current() -> u64 {
 }
 
 /// The number of this process, given to it now if it has none.
-pub(crate) fn enter() -> Result<u64, Failure> {
+pub(crate) fn enter() -> Result<u64, CallError> {
     let page = PAGE.get_or_init(map_page).ok_or_else(|| {
-        Failure::new(
+        CallError::new(
             super::error::STN_E_ENVIRONMENT,
             "the kernel does not tell forked processes apart (MADV_WIPEONFORK); use Linux 4.14 or newer",
         )

@@ -67,45 +67,45 @@ static void options_of_format(void)
 
 static void options_of_open(void)
 {
-    LATER(stn_engine_opts) later;
-    struct stn_engine_opts opts;
-    stn_engine *engine = NULL;
+    LATER(stn_pool_opts) later;
+    struct stn_pool_opts opts;
+    stn_pool *pool = NULL;
     uint32_t core = 60000;
-    struct pool pool;
+    struct drives drives;
     const char *drive = "/var/tmp/stn-test-absent";
-    pool_make(&pool, 1);
-    pool_opts(&pool, &opts);
-    WRONG_SIZES(opts, stn_engine_open(&opts, &engine));
+    drives_make(&drives, 1);
+    pool_opts(&drives, &opts);
+    WRONG_SIZES(opts, stn_pool_open(&opts, &pool));
     opts.flags = 1u << 31;
-    ERR(EINVAL, stn_engine_open(&opts, &engine));
+    ERR(EINVAL, stn_pool_open(&opts, &pool));
     opts.flags = 0;
     opts.huge_pages = 3;
-    ERR(EINVAL, stn_engine_open(&opts, &engine));
-    pool_opts(&pool, &opts);
+    ERR(EINVAL, stn_pool_open(&opts, &pool));
+    pool_opts(&drives, &opts);
     opts.drive_count = 0;
-    ERR(EINVAL, stn_engine_open(&opts, &engine));
+    ERR(EINVAL, stn_pool_open(&opts, &pool));
     opts.drive_count = 100000;
-    ERR(EINVAL, stn_engine_open(&opts, &engine));
+    ERR(EINVAL, stn_pool_open(&opts, &pool));
     opts.drive_count = 1;
     opts.queue_depth = 1000000;
-    ERR(EINVAL, stn_engine_open(&opts, &engine));
+    ERR(EINVAL, stn_pool_open(&opts, &pool));
     opts.queue_depth = 0;
     opts.cores = &core;
     opts.core_count = 1;
-    ERR(EINVAL, stn_engine_open(&opts, &engine));
+    ERR(EINVAL, stn_pool_open(&opts, &pool));
     opts.core_count = 0;
     opts.drives = &drive;
-    ERR(ENODEV, stn_engine_open(&opts, &engine));
+    ERR(ENODEV, stn_pool_open(&opts, &pool));
     memset(&later, 0, sizeof(later));
-    pool_opts(&pool, &later.opts);
+    pool_opts(&drives, &later.opts);
     later.opts.size = sizeof(later);
     later.later = 1;
-    ERR(E2BIG, stn_engine_open(&later.opts, &engine));
-    CHECK(engine == NULL);
+    ERR(E2BIG, stn_pool_open(&later.opts, &pool));
+    CHECK(pool == NULL);
     later.later = 0;
-    OK(stn_engine_open(&later.opts, &engine));
-    OK(stn_engine_close(engine));
-    pool_remove(&pool);
+    OK(stn_pool_open(&later.opts, &pool));
+    OK(stn_pool_close(pool));
+    drives_remove(&drives);
 }
 
 static void sizes_and_places_of_facts(void)
@@ -116,30 +116,30 @@ static void sizes_and_places_of_facts(void)
     struct stn_shard_info shard;
     struct stn_pool_info facts;
     stn_checkpoint *checkpoint;
-    stn_engine *engine;
+    stn_pool *pool;
     uint64_t handle;
     stn_list *list;
-    stn_ring *ring;
-    struct pool pool;
-    pool_make(&pool, 1);
-    engine = pool_open(&pool);
-    ring = ring_make(engine);
-    save(ring, "a@1", 100000);
+    stn_session *session;
+    struct drives drives;
+    drives_make(&drives, 1);
+    pool = pool_open(&drives);
+    session = session_make(pool);
+    save(session, "a@1", 100000);
     CLEAR(info);
     CLEAR(segment);
     CLEAR(drive);
     CLEAR(shard);
     CLEAR(facts);
-    WRONG_SIZES(facts, stn_pool_info(engine, &facts));
-    WRONG_SIZES(drive, stn_drive_info(engine, 0, &drive));
-    ERR(ERANGE, stn_drive_info(engine, 1, &drive));
-    OK(stn_list_create(engine, &list));
+    WRONG_SIZES(facts, stn_pool_info(pool, &facts));
+    WRONG_SIZES(drive, stn_drive_info(pool, 0, &drive));
+    ERR(ERANGE, stn_drive_info(pool, 1, &drive));
+    OK(stn_list_create(pool, &list));
     WRONG_SIZES(info, stn_list_get(list, 0, &info));
     ERR(ERANGE, stn_list_get(list, 1, &info));
     ERR(ERANGE, stn_list_get(list, UINT64_MAX, &info));
     OK(stn_list_free(list));
-    WRONG_SIZES(info, stn_latest(engine, "a", &info));
-    OK(stn_checkpoint_show(engine, "a@1", &checkpoint));
+    WRONG_SIZES(info, stn_latest(pool, "a", &info));
+    OK(stn_checkpoint_show(pool, "a@1", &checkpoint));
     WRONG_SIZES(info, stn_checkpoint_get(checkpoint, &info));
     WRONG_SIZES(segment, stn_checkpoint_segment(checkpoint, 0, &segment));
     ERR(ERANGE, stn_checkpoint_segment(checkpoint, 1, &segment));
@@ -151,10 +151,10 @@ static void sizes_and_places_of_facts(void)
     ERR(ERANGE, stn_checkpoint_find(checkpoint, 1, "head", &shard));
     ERR(ENOENT, stn_checkpoint_find(checkpoint, 0, "hea", &shard));
     OK(stn_checkpoint_free(checkpoint));
-    WRONG_SIZES(segment, stn_open(ring, "a@1", 0, &handle, &segment));
-    OK(stn_ring_destroy(ring));
-    OK(stn_engine_close(engine));
-    pool_remove(&pool);
+    WRONG_SIZES(segment, stn_open(session, "a@1", 0, &handle, &segment));
+    OK(stn_session_destroy(session));
+    OK(stn_pool_close(pool));
+    drives_remove(&drives);
 }
 
 static void names_that_are_none_or_of_nothing(void)
@@ -162,46 +162,146 @@ static void names_that_are_none_or_of_nothing(void)
     static const char *const wrong[] = {"", "a", "@1", "a@", "a@x", "a b@1", "\xff@1", "a@-1"};
     struct stn_checkpoint_info info;
     struct stn_restore_opts restore;
+    struct stn_save_opts save_opts;
     struct stn_begin_opts opts;
     stn_checkpoint *checkpoint;
-    stn_engine *engine;
+    stn_pool *pool;
     uint64_t handle;
-    stn_ring *ring;
-    struct pool pool;
+    stn_session *session;
+    struct drives drives;
     char bytes[16];
     size_t i;
-    pool_make(&pool, 1);
-    engine = pool_open(&pool);
-    ring = ring_make(engine);
-    save(ring, "a@1", 100000);
+    drives_make(&drives, 1);
+    pool = pool_open(&drives);
+    session = session_make(pool);
+    save(session, "a@1", 100000);
     CLEAR(info);
     CLEAR(restore);
+    CLEAR(save_opts);
     CLEAR(opts);
     opts.len_bytes = 1;
     for (i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        restore.name = opts.name = wrong[i];
-        ERR(EINVAL, stn_remove(engine, wrong[i]));
-        ERR(EINVAL, stn_checkpoint_show(engine, wrong[i], &checkpoint));
-        ERR(EINVAL, stn_restore(engine, &restore, bytes, sizeof(bytes)));
-        ERR(EINVAL, stn_begin(ring, &opts, &handle));
-        ERR(EINVAL, stn_open(ring, wrong[i], 0, &handle, NULL));
+        restore.name = opts.name = save_opts.name = wrong[i];
+        ERR(EINVAL, stn_remove(pool, wrong[i]));
+        ERR(EINVAL, stn_checkpoint_show(pool, wrong[i], &checkpoint));
+        ERR(EINVAL, stn_restore(pool, &restore, bytes, sizeof(bytes)));
+        ERR(EINVAL, stn_save(pool, &save_opts));
+        ERR(EINVAL, stn_begin(session, &opts, &handle));
+        ERR(EINVAL, stn_open(session, wrong[i], 0, &handle, NULL));
     }
-    ERR(EINVAL, stn_latest(engine, "a@1", &info));
-    ERR(EINVAL, stn_latest(engine, "", &info));
-    ERR(ENOENT, stn_latest(engine, "b", &info));
-    ERR(ENOENT, stn_remove(engine, "a@2"));
-    ERR(ENOENT, stn_checkpoint_show(engine, "a@2", &checkpoint));
-    ERR(ENOENT, stn_open(ring, "a@2", 0, &handle, NULL));
-    ERR(EINVAL, stn_open(ring, "a@1", 1, &handle, NULL));
-    ERR(EBADF, stn_close(ring, 0));
-    ERR(EBADF, stn_close(ring, UINT64_MAX));
-    OK(stn_open(ring, "a@1", 0, &handle, NULL));
-    ERR(EBUSY, stn_remove(engine, "a@1")); /* a ring has it open */
-    OK(stn_close(ring, handle));
-    OK(stn_remove(engine, "a@1"));
-    OK(stn_ring_destroy(ring));
-    OK(stn_engine_close(engine));
-    pool_remove(&pool);
+    ERR(EINVAL, stn_latest(pool, "a@1", &info));
+    ERR(EINVAL, stn_latest(pool, "", &info));
+    ERR(ENOENT, stn_latest(pool, "b", &info));
+    ERR(ENOENT, stn_remove(pool, "a@2"));
+    ERR(ENOENT, stn_checkpoint_show(pool, "a@2", &checkpoint));
+    ERR(ENOENT, stn_open(session, "a@2", 0, &handle, NULL));
+    ERR(EINVAL, stn_open(session, "a@1", 1, &handle, NULL));
+    ERR(EBADF, stn_close(session, 0));
+    ERR(EBADF, stn_close(session, UINT64_MAX));
+    OK(stn_open(session, "a@1", 0, &handle, NULL));
+    ERR(EBUSY, stn_remove(pool, "a@1")); /* a session has it open */
+    OK(stn_close(session, handle));
+    OK(stn_remove(pool, "a@1"));
+    OK(stn_session_destroy(session));
+    OK(stn_pool_close(pool));
+    drives_remove(&drives);
+}
+
+static void options_of_save(void)
+{
+    struct {
+        struct stn_save_shard shard;
+        uint64_t later;
+    } later_shard;
+    LATER(stn_save_opts) later;
+    struct stn_save_shard shards[2];
+    struct stn_begin_opts begin_opts;
+    struct stn_save_opts opts;
+    uint64_t checkpoint;
+    static char bytes[64];
+    stn_pool *pool;
+    stn_session *session;
+    struct drives drives;
+    drives_make(&drives, 1);
+    pool = pool_open(&drives);
+    session = session_make(pool);
+    memset(shards, 0, sizeof(shards));
+    shards[0].name = "one";
+    shards[0].bytes = bytes;
+    shards[0].len_bytes = 10;
+    shards[1].name = "two";
+    shards[1].bytes = bytes;
+    shards[1].len_bytes = sizeof(bytes);
+    CLEAR(opts);
+    opts.name = "a@1";
+    opts.shards = shards;
+    opts.shard_count = 2;
+    opts.shard_size = sizeof(shards[0]);
+    WRONG_SIZES(opts, stn_save(pool, &opts));
+    opts.flags = 1;
+    ERR(EINVAL, stn_save(pool, &opts));
+    opts.flags = 0;
+    opts.participant = 1;
+    ERR(EINVAL, stn_save(pool, &opts));
+    opts.participant = 0;
+    opts.participants = 1u << 31;
+    ERR(EINVAL, stn_save(pool, &opts));
+    opts.participants = 0;
+    opts.shard_size = sizeof(shards[0]) - 1;
+    ERR(EINVAL, stn_save(pool, &opts));
+    opts.shard_size = sizeof(shards[0]);
+    shards[1].name = "one";
+    ERR(EINVAL, stn_save(pool, &opts)); /* named twice */
+    shards[1].name = "two";
+    shards[1].dimensions = 17;
+    ERR(EINVAL, stn_save(pool, &opts));
+    shards[1].dimensions = 0;
+    shards[1].reserved = 1;
+    ERR(EINVAL, stn_save(pool, &opts));
+    shards[1].reserved = 0;
+    shards[1].dtype = "a name of a type that is too long";
+    ERR(EINVAL, stn_save(pool, &opts));
+    shards[1].dtype = NULL;
+    shards[1].len_bytes = UINT64_MAX;
+    ERR(EINVAL, stn_save(pool, &opts)); /* together longer than any number */
+    shards[1].len_bytes = UINT64_MAX - 10;
+    ERR(EINVAL, stn_save(pool, &opts));
+    shards[1].len_bytes = MIB * MIB * 512;
+    ERR(ENOSPC, stn_save(pool, &opts)); /* the bytes are not looked at */
+    shards[1].len_bytes = sizeof(bytes);
+    memset(&later_shard, 0, sizeof(later_shard));
+    later_shard.shard = shards[0];
+    later_shard.later = 1;
+    opts.shards = &later_shard.shard;
+    opts.shard_count = 1;
+    opts.shard_size = sizeof(later_shard);
+    ERR(E2BIG, stn_save(pool, &opts));
+    opts.shards = shards;
+    opts.shard_count = 2;
+    opts.shard_size = sizeof(shards[0]);
+    memset(&later, 0, sizeof(later));
+    later.opts = opts;
+    later.opts.size = sizeof(later);
+    later.later = 1;
+    ERR(E2BIG, stn_save(pool, &later.opts));
+    later.later = 0;
+    CHECK(OK(stn_save(pool, &later.opts)) == 10 + sizeof(bytes));
+    ERR(EEXIST, stn_save(pool, &opts));
+    /* What another participant declared, and this one joined. */
+    CLEAR(begin_opts);
+    begin_opts.name = opts.name = "a@2";
+    begin_opts.participants = 2;
+    begin_opts.len_bytes = 1;
+    OK(stn_begin(session, &begin_opts, &checkpoint));
+    opts.participants = 3;
+    opts.participant = 1;
+    ERR(EINVAL, stn_save(pool, &opts));
+    opts.participants = 2;
+    opts.participant = 0;
+    ERR(EEXIST, stn_save(pool, &opts));
+    OK(stn_session_destroy(session));
+    OK(stn_pool_close(pool));
+    drives_remove(&drives);
 }
 
 static void options_of_restore(void)
@@ -209,105 +309,105 @@ static void options_of_restore(void)
     LATER(stn_restore_opts) later;
     struct stn_restore_opts opts;
     unsigned char bytes[64];
-    stn_engine *engine;
-    stn_ring *ring;
-    struct pool pool;
-    pool_make(&pool, 1);
-    engine = pool_open(&pool);
-    ring = ring_make(engine);
-    save(ring, "a@1", 100000);
+    stn_pool *pool;
+    stn_session *session;
+    struct drives drives;
+    drives_make(&drives, 1);
+    pool = pool_open(&drives);
+    session = session_make(pool);
+    save(session, "a@1", 100000);
     CLEAR(opts);
     opts.name = "a@1";
     opts.len_bytes = 64;
-    WRONG_SIZES(opts, stn_restore(engine, &opts, bytes, sizeof(bytes)));
+    WRONG_SIZES(opts, stn_restore(pool, &opts, bytes, sizeof(bytes)));
     opts.flags = 1;
-    ERR(EINVAL, stn_restore(engine, &opts, bytes, sizeof(bytes)));
+    ERR(EINVAL, stn_restore(pool, &opts, bytes, sizeof(bytes)));
     opts.flags = 0;
     opts.reserved = 1;
-    ERR(EINVAL, stn_restore(engine, &opts, bytes, sizeof(bytes)));
+    ERR(EINVAL, stn_restore(pool, &opts, bytes, sizeof(bytes)));
     opts.reserved = 0;
     opts.participant = 1;
-    ERR(EINVAL, stn_restore(engine, &opts, bytes, sizeof(bytes)));
+    ERR(EINVAL, stn_restore(pool, &opts, bytes, sizeof(bytes)));
     opts.participant = 0;
     opts.shard = "nothing";
-    ERR(ENOENT, stn_restore(engine, &opts, bytes, sizeof(bytes)));
+    ERR(ENOENT, stn_restore(pool, &opts, bytes, sizeof(bytes)));
     opts.shard = "head";
     opts.offset_bytes = 1001;
-    ERR(ERANGE, stn_restore(engine, &opts, bytes, sizeof(bytes)));
+    ERR(ERANGE, stn_restore(pool, &opts, bytes, sizeof(bytes)));
     opts.offset_bytes = 937;
-    ERR(ERANGE, stn_restore(engine, &opts, bytes, sizeof(bytes)));
+    ERR(ERANGE, stn_restore(pool, &opts, bytes, sizeof(bytes)));
     opts.offset_bytes = UINT64_MAX;
-    ERR(ERANGE, stn_restore(engine, &opts, bytes, sizeof(bytes)));
+    ERR(ERANGE, stn_restore(pool, &opts, bytes, sizeof(bytes)));
     opts.offset_bytes = 0;
     opts.len_bytes = 65;
-    ERR(ENOBUFS, stn_restore(engine, &opts, bytes, sizeof(bytes)));
+    ERR(ENOBUFS, stn_restore(pool, &opts, bytes, sizeof(bytes)));
     opts.name = "a@2";
-    ERR(ENOENT, stn_restore(engine, &opts, bytes, sizeof(bytes)));
+    ERR(ENOENT, stn_restore(pool, &opts, bytes, sizeof(bytes)));
     memset(&later, 0, sizeof(later));
     later.opts = opts;
     later.opts.size = sizeof(later);
     later.later = 1;
-    ERR(E2BIG, stn_restore(engine, &later.opts, bytes, sizeof(bytes)));
+    ERR(E2BIG, stn_restore(pool, &later.opts, bytes, sizeof(bytes)));
     opts.name = "a@1";
     opts.offset_bytes = 1000;
     opts.len_bytes = 0;
-    CHECK(OK(stn_restore(engine, &opts, bytes, sizeof(bytes))) == 0); /* the shard's end */
-    OK(stn_ring_destroy(ring));
-    OK(stn_engine_close(engine));
-    pool_remove(&pool);
+    CHECK(OK(stn_restore(pool, &opts, bytes, sizeof(bytes))) == 0); /* the shard's end */
+    OK(stn_session_destroy(session));
+    OK(stn_pool_close(pool));
+    drives_remove(&drives);
 }
 
-static void options_of_rings_and_buffers(void)
+static void options_of_sessions_and_buffers(void)
 {
-    LATER(stn_ring_opts) later;
-    struct stn_ring_opts opts;
-    stn_ring *ring = NULL, *bare;
-    stn_engine *engine;
-    struct pool pool;
+    LATER(stn_session_opts) later;
+    struct stn_session_opts opts;
+    stn_session *session = NULL, *bare;
+    stn_pool *pool;
+    struct drives drives;
     uint32_t key;
     void *memory;
     static char page[8192] __attribute__((aligned(4096)));
-    pool_make(&pool, 1);
-    engine = pool_open(&pool);
+    drives_make(&drives, 1);
+    pool = pool_open(&drives);
     CLEAR(opts);
-    WRONG_SIZES(opts, stn_ring_create(engine, &opts, &ring));
+    WRONG_SIZES(opts, stn_session_create(pool, &opts, &session));
     opts.flags = 2;
-    ERR(EINVAL, stn_ring_create(engine, &opts, &ring));
-    opts.flags = STN_RING_NO_MEMORY;
+    ERR(EINVAL, stn_session_create(pool, &opts, &session));
+    opts.flags = STN_SESSION_NO_MEMORY;
     opts.memory_bytes = 1;
-    ERR(EINVAL, stn_ring_create(engine, &opts, &ring));
+    ERR(EINVAL, stn_session_create(pool, &opts, &session));
     opts.memory_bytes = 0;
     opts.reserved = 1;
-    ERR(EINVAL, stn_ring_create(engine, &opts, &ring));
+    ERR(EINVAL, stn_session_create(pool, &opts, &session));
     opts.reserved = 0;
     opts.entries = 3;
-    ERR(EINVAL, stn_ring_create(engine, &opts, &ring));
+    ERR(EINVAL, stn_session_create(pool, &opts, &session));
     opts.entries = 8192;
-    ERR(EINVAL, stn_ring_create(engine, &opts, &ring));
+    ERR(EINVAL, stn_session_create(pool, &opts, &session));
     opts.entries = 1;
     opts.flags = 0;
     opts.memory_bytes = UINT64_MAX;
-    ERR(EINVAL, stn_ring_create(engine, &opts, &ring));
+    ERR(EINVAL, stn_session_create(pool, &opts, &session));
     memset(&later, 0, sizeof(later));
     later.opts.size = sizeof(later);
     later.later = 1;
-    ERR(E2BIG, stn_ring_create(engine, &later.opts, &ring));
-    CHECK(ring == NULL);
+    ERR(E2BIG, stn_session_create(pool, &later.opts, &session));
+    CHECK(session == NULL);
     CLEAR(opts);
-    opts.flags = STN_RING_NO_MEMORY;
-    OK(stn_ring_create(engine, &opts, &bare));
+    opts.flags = STN_SESSION_NO_MEMORY;
+    OK(stn_session_create(pool, &opts, &bare));
     ERR(EINVAL, stn_buf_alloc(bare, 4096, &memory, &key));
     ERR(EINVAL, stn_mem_register(bare, page + 1, 4096, &key));
     ERR(EINVAL, stn_mem_register(bare, page, 4095, &key));
     ERR(EINVAL, stn_mem_register(bare, page, 0, &key));
     if (!test_has_files())
         ERR(STN_E_ENVIRONMENT, stn_mem_register(bare, page, 4096, &key));
-    OK(stn_ring_destroy(bare));
-    ring = ring_make(engine);
-    ERR(EINVAL, stn_buf_alloc(ring, 0, &memory, &key));
-    OK(stn_ring_destroy(ring));
-    OK(stn_engine_close(engine));
-    pool_remove(&pool);
+    OK(stn_session_destroy(bare));
+    session = session_make(pool);
+    ERR(EINVAL, stn_buf_alloc(session, 0, &memory, &key));
+    OK(stn_session_destroy(session));
+    OK(stn_pool_close(pool));
+    drives_remove(&drives);
 }
 
 static void options_of_begin(void)
@@ -320,28 +420,28 @@ static void options_of_begin(void)
     struct stn_shard shards[2];
     struct stn_begin_opts opts;
     uint64_t checkpoint = 7, first;
-    stn_engine *engine;
-    stn_ring *ring;
-    struct pool pool;
-    pool_make(&pool, 1);
-    engine = pool_open(&pool);
-    ring = ring_make(engine);
+    stn_pool *pool;
+    stn_session *session;
+    struct drives drives;
+    drives_make(&drives, 1);
+    pool = pool_open(&drives);
+    session = session_make(pool);
     CLEAR(opts);
     opts.name = "a@1";
     opts.len_bytes = 100000;
-    WRONG_SIZES(opts, stn_begin(ring, &opts, &checkpoint));
+    WRONG_SIZES(opts, stn_begin(session, &opts, &checkpoint));
     opts.flags = 1;
-    ERR(EINVAL, stn_begin(ring, &opts, &checkpoint));
+    ERR(EINVAL, stn_begin(session, &opts, &checkpoint));
     opts.flags = 0;
     opts.participant = 1;
-    ERR(EINVAL, stn_begin(ring, &opts, &checkpoint));
+    ERR(EINVAL, stn_begin(session, &opts, &checkpoint));
     opts.participant = 0;
     opts.len_bytes = 0;
     opts.participants = 1u << 31;
-    ERR(EINVAL, stn_begin(ring, &opts, &checkpoint));
+    ERR(EINVAL, stn_begin(session, &opts, &checkpoint));
     opts.participants = 2;
     opts.len_bytes = UINT64_MAX;
-    ERR(EINVAL, stn_begin(ring, &opts, &checkpoint));
+    ERR(EINVAL, stn_begin(session, &opts, &checkpoint));
     opts.len_bytes = 100000;
     memset(shards, 0, sizeof(shards));
     shards[0].name = "one";
@@ -352,54 +452,54 @@ static void options_of_begin(void)
     opts.shards = shards;
     opts.shard_count = 2;
     opts.shard_size = sizeof(shards[0]) - 1;
-    ERR(EINVAL, stn_begin(ring, &opts, &checkpoint));
+    ERR(EINVAL, stn_begin(session, &opts, &checkpoint));
     opts.shard_size = sizeof(shards[0]);
-    ERR(EINVAL, stn_begin(ring, &opts, &checkpoint)); /* they overlap */
+    ERR(EINVAL, stn_begin(session, &opts, &checkpoint)); /* they overlap */
     shards[1].offset_bytes = 99995;
-    ERR(EINVAL, stn_begin(ring, &opts, &checkpoint)); /* beyond the segment */
+    ERR(EINVAL, stn_begin(session, &opts, &checkpoint)); /* beyond the segment */
     shards[1].offset_bytes = 10;
     shards[1].name = "one";
-    ERR(EINVAL, stn_begin(ring, &opts, &checkpoint)); /* named twice */
+    ERR(EINVAL, stn_begin(session, &opts, &checkpoint)); /* named twice */
     shards[1].name = "two";
     shards[1].dimensions = 17;
-    ERR(EINVAL, stn_begin(ring, &opts, &checkpoint));
+    ERR(EINVAL, stn_begin(session, &opts, &checkpoint));
     shards[1].dimensions = 0;
     shards[1].reserved = 1;
-    ERR(EINVAL, stn_begin(ring, &opts, &checkpoint));
+    ERR(EINVAL, stn_begin(session, &opts, &checkpoint));
     shards[1].reserved = 0;
     shards[1].dtype = "a name of a type that is too long";
-    ERR(EINVAL, stn_begin(ring, &opts, &checkpoint));
+    ERR(EINVAL, stn_begin(session, &opts, &checkpoint));
     memset(&later_shard, 0, sizeof(later_shard));
     later_shard.shard = shards[0];
     later_shard.later = 1;
     opts.shards = &later_shard.shard;
     opts.shard_count = 1;
     opts.shard_size = sizeof(later_shard);
-    ERR(E2BIG, stn_begin(ring, &opts, &checkpoint));
+    ERR(E2BIG, stn_begin(session, &opts, &checkpoint));
     opts.shard_count = 0;
     memset(&later, 0, sizeof(later));
     later.opts = opts;
     later.opts.size = sizeof(later);
     later.later = 1;
-    ERR(E2BIG, stn_begin(ring, &later.opts, &checkpoint));
+    ERR(E2BIG, stn_begin(session, &later.opts, &checkpoint));
     CHECK(checkpoint == 7);
-    OK(stn_begin(ring, &opts, &first));
-    ERR(EEXIST, stn_begin(ring, &opts, &checkpoint)); /* this participant is there */
+    OK(stn_begin(session, &opts, &first));
+    ERR(EEXIST, stn_begin(session, &opts, &checkpoint)); /* this participant is there */
     opts.participant = 1;
     opts.participants = 3;
-    ERR(EINVAL, stn_begin(ring, &opts, &checkpoint)); /* the first one said two */
-    OK(stn_close(ring, first));
-    save(ring, "b@1", 100000);
+    ERR(EINVAL, stn_begin(session, &opts, &checkpoint)); /* the first one said two */
+    OK(stn_close(session, first));
+    save(session, "b@1", 100000);
     CLEAR(opts);
     opts.name = "b@1";
     opts.len_bytes = 1;
-    ERR(EEXIST, stn_begin(ring, &opts, &checkpoint));
+    ERR(EEXIST, stn_begin(session, &opts, &checkpoint));
     opts.name = "c@1";
     opts.len_bytes = MIB * MIB * 512;
-    ERR(ENOSPC, stn_begin(ring, &opts, &checkpoint));
-    OK(stn_ring_destroy(ring));
-    OK(stn_engine_close(engine));
-    pool_remove(&pool);
+    ERR(ENOSPC, stn_begin(session, &opts, &checkpoint));
+    OK(stn_session_destroy(session));
+    OK(stn_pool_close(pool));
+    drives_remove(&drives);
 }
 
 static void log_levels(void)
@@ -409,22 +509,26 @@ static void log_levels(void)
 
 static void a_pool_that_is_open_for_reading(void)
 {
+    struct stn_save_opts save_opts;
     struct stn_begin_opts opts;
-    stn_engine *engine;
+    stn_pool *pool;
     uint64_t checkpoint;
-    stn_ring *ring;
-    struct pool pool;
-    pool_make(&pool, 1);
-    engine = pool_open_read_only(&pool);
-    ring = ring_make(engine);
+    stn_session *session;
+    struct drives drives;
+    drives_make(&drives, 1);
+    pool = pool_open_read_only(&drives);
+    session = session_make(pool);
     CLEAR(opts);
     opts.name = "a@1";
     opts.len_bytes = 1;
-    ERR(EROFS, stn_begin(ring, &opts, &checkpoint));
-    ERR(EROFS, stn_remove(engine, "a@1"));
-    OK(stn_ring_destroy(ring));
-    OK(stn_engine_close(engine));
-    pool_remove(&pool);
+    ERR(EROFS, stn_begin(session, &opts, &checkpoint));
+    CLEAR(save_opts);
+    save_opts.name = "a@1";
+    ERR(EROFS, stn_save(pool, &save_opts));
+    ERR(EROFS, stn_remove(pool, "a@1"));
+    OK(stn_session_destroy(session));
+    OK(stn_pool_close(pool));
+    drives_remove(&drives);
 }
 
 static const struct test tests[] = {
@@ -432,8 +536,9 @@ static const struct test tests[] = {
     {"options_of_open", options_of_open},
     {"sizes_and_places_of_facts", sizes_and_places_of_facts},
     {"names_that_are_none_or_of_nothing", names_that_are_none_or_of_nothing},
+    {"options_of_save", options_of_save},
     {"options_of_restore", options_of_restore},
-    {"options_of_rings_and_buffers", options_of_rings_and_buffers},
+    {"options_of_sessions_and_buffers", options_of_sessions_and_buffers},
     {"options_of_begin", options_of_begin},
     {"log_levels", log_levels},
     {"a_pool_that_is_open_for_reading", a_pool_that_is_open_for_reading},

@@ -24,30 +24,30 @@ static int run(const char *format, ...)
 
 static void open_error(int error, const char *name, const char *const *drives, uint32_t count)
 {
-    struct stn_engine_opts opts;
-    stn_engine *engine = NULL;
+    struct stn_pool_opts opts;
+    stn_pool *pool = NULL;
     CLEAR(opts);
     opts.drives = drives;
     opts.drive_count = count;
     opts.huge_pages = STN_HUGE_OFF;
-    test_error(__FILE__, __LINE__, "stn_engine_open(", name, error,
-               stn_engine_open(&opts, &engine));
-    CHECK(engine == NULL);
+    test_error(__FILE__, __LINE__, "stn_pool_open(", name, error,
+               stn_pool_open(&opts, &pool));
+    CHECK(pool == NULL);
 }
 #define OPEN_ERR(error, drives, count) open_error(error, #error, drives, count)
 
 static void drives_that_are_not_those_of_one_pool(void)
 {
     const char *mixed[3];
-    struct pool one, two;
+    struct drives one, two;
     struct stn_format_opts opts;
     if (!test_has_files())
         return;
-    pool_make(&one, 2);
-    pool_make(&two, 1);
-    OPEN_ERR(STN_E_DRIVES, one.drives, 1); /* one is missing */
-    mixed[0] = one.drives[0];
-    mixed[1] = two.drives[0];
+    drives_make(&one, 2);
+    drives_make(&two, 1);
+    OPEN_ERR(STN_E_DRIVES, one.addresses, 1); /* one is missing */
+    mixed[0] = one.addresses[0];
+    mixed[1] = two.addresses[0];
     OPEN_ERR(STN_E_DRIVES, mixed, 2); /* of another pool */
     CHECK(run("cp %s %s", one.paths[0], two.paths[0]) == 0);
     OPEN_ERR(STN_E_DRIVES, mixed, 2); /* twice the same drive */
@@ -58,48 +58,48 @@ static void drives_that_are_not_those_of_one_pool(void)
     opts.drive_count = 2;
     opts.flags = STN_FORMAT_FORCE;
     ERR(STN_E_DRIVES, stn_format(&opts));
-    pool_remove(&one);
-    pool_remove(&two);
+    drives_remove(&one);
+    drives_remove(&two);
 }
 
 static void a_pool_that_is_open(void)
 {
     struct stn_format_opts opts;
-    stn_engine *engine;
-    struct pool pool;
+    stn_pool *pool;
+    struct drives drives;
     if (!test_has_files())
         return;
-    pool_make(&pool, 1);
-    engine = pool_open(&pool);
-    OPEN_ERR(EBUSY, pool.drives, 1);
+    drives_make(&drives, 1);
+    pool = pool_open(&drives);
+    OPEN_ERR(EBUSY, drives.addresses, 1);
     CLEAR(opts);
-    opts.drives = pool.drives;
+    opts.drives = drives.addresses;
     opts.drive_count = 1;
     opts.flags = STN_FORMAT_FORCE;
     ERR(EBUSY, stn_format(&opts));
-    OK(stn_engine_close(engine));
-    pool_remove(&pool);
+    OK(stn_pool_close(pool));
+    drives_remove(&drives);
 }
 
 static void drives_without_a_pool_or_with_somebodys_data(void)
 {
     static const char text[] = "\x7f" "ELF: not a pool";
     struct stn_format_opts opts;
-    struct pool pool;
+    struct drives drives;
     if (!test_has_files())
         return;
-    pool_make(&pool, 1);
-    CHECK(truncate(pool.paths[0], 0) == 0);
-    CHECK(truncate(pool.paths[0], 64 * (off_t)MIB) == 0);
-    OPEN_ERR(STN_E_NOT_FORMATTED, pool.drives, 1);
-    overwrite(pool.paths[0], 0, text, sizeof(text));
+    drives_make(&drives, 1);
+    CHECK(truncate(drives.paths[0], 0) == 0);
+    CHECK(truncate(drives.paths[0], 64 * (off_t)MIB) == 0);
+    OPEN_ERR(STN_E_NOT_FORMATTED, drives.addresses, 1);
+    overwrite(drives.paths[0], 0, text, sizeof(text));
     CLEAR(opts);
-    opts.drives = pool.drives;
+    opts.drives = drives.addresses;
     opts.drive_count = 1;
     ERR(STN_E_REFUSED, stn_format(&opts));
     opts.flags = STN_FORMAT_FORCE;
     OK(stn_format(&opts));
-    pool_remove(&pool);
+    drives_remove(&drives);
 }
 
 static void drives_of_another_back_end(void)
@@ -120,56 +120,56 @@ static void a_file_that_was_cut(void)
     struct stn_restore_opts restore;
     struct stn_sqe sqe;
     struct stn_cqe cqe;
-    stn_engine *engine;
-    stn_ring *ring;
+    stn_pool *pool;
+    stn_session *session;
     uint64_t checkpoint;
-    struct pool pool;
+    struct drives drives;
     uint32_t key;
     void *memory;
     static char bytes[4 * MIB];
     if (!test_has_files())
         return;
-    pool_make(&pool, 1);
-    engine = pool_open(&pool);
-    ring = ring_make(engine);
-    save(ring, "a@1", 4 * MIB);
-    OK(stn_open(ring, "a@1", 0, &checkpoint, NULL));
-    OK(stn_buf_alloc(ring, 4 * MIB, &memory, &key));
-    CHECK(truncate(pool.paths[0], 5 * (off_t)MIB) == 0);
+    drives_make(&drives, 1);
+    pool = pool_open(&drives);
+    session = session_make(pool);
+    save(session, "a@1", 4 * MIB);
+    OK(stn_open(session, "a@1", 0, &checkpoint, NULL));
+    OK(stn_buf_alloc(session, 4 * MIB, &memory, &key));
+    CHECK(truncate(drives.paths[0], 5 * (off_t)MIB) == 0);
     sqe_transfer(&sqe, STN_OP_READ, checkpoint, key, 4 * MIB, 0);
-    cqe = ring_run(ring, &sqe);
+    cqe = session_run(session, &sqe);
     CQE_ERR(STN_E_SHORT, &cqe);
     CHECK(cqe.aux % MIB == 0 && cqe.aux < 4 * MIB);
-    CHECK(truncate(pool.paths[0], 64 * (off_t)MIB) == 0);
+    CHECK(truncate(drives.paths[0], 64 * (off_t)MIB) == 0);
     /* Its data is gone: zeroes are not what was written. */
-    cqe = ring_run(ring, &sqe);
+    cqe = session_run(session, &sqe);
     CQE_ERR(STN_E_DAMAGED, &cqe);
-    OK(stn_ring_destroy(ring));
-    OK(stn_engine_close(engine));
+    OK(stn_session_destroy(session));
+    OK(stn_pool_close(pool));
 
-    pool_remove(&pool);
-    pool_make(&pool, 1);
-    engine = pool_open(&pool);
-    ring = ring_make(engine);
-    save(ring, "a@1", 4 * MIB);
+    drives_remove(&drives);
+    drives_make(&drives, 1);
+    pool = pool_open(&drives);
+    session = session_make(pool);
+    save(session, "a@1", 4 * MIB);
     CLEAR(restore);
     restore.name = "a@1";
-    CHECK(truncate(pool.paths[0], 0) == 0);
-    CHECK(truncate(pool.paths[0], 64 * (off_t)MIB) == 0);
+    CHECK(truncate(drives.paths[0], 0) == 0);
+    CHECK(truncate(drives.paths[0], 64 * (off_t)MIB) == 0);
     {
         stn_checkpoint *description;
-        ERR(STN_E_DAMAGED, stn_checkpoint_show(engine, "a@1", &description));
-        ERR(STN_E_DAMAGED, stn_open(ring, "a@1", 0, &checkpoint, NULL));
-        ERR(STN_E_DAMAGED, stn_restore(engine, &restore, bytes, sizeof(bytes)));
+        ERR(STN_E_DAMAGED, stn_checkpoint_show(pool, "a@1", &description));
+        ERR(STN_E_DAMAGED, stn_open(session, "a@1", 0, &checkpoint, NULL));
+        ERR(STN_E_DAMAGED, stn_restore(pool, &restore, bytes, sizeof(bytes)));
     }
-    OK(stn_ring_destroy(ring));
-    OK(stn_engine_close(engine));
-    pool_remove(&pool);
+    OK(stn_session_destroy(session));
+    OK(stn_pool_close(pool));
+    drives_remove(&drives);
 
-    pool_make(&pool, 1);
-    CHECK(truncate(pool.paths[0], 40 * (off_t)MIB) == 0);
-    OPEN_ERR(STN_E_SHORT, pool.drives, 1);
-    pool_remove(&pool);
+    drives_make(&drives, 1);
+    CHECK(truncate(drives.paths[0], 40 * (off_t)MIB) == 0);
+    OPEN_ERR(STN_E_SHORT, drives.addresses, 1);
+    drives_remove(&drives);
 }
 
 /* Data only: metadata lies below. */
@@ -177,39 +177,39 @@ static void data_that_was_cut_off(void)
 {
     struct stn_restore_opts restore;
     struct stn_pool_info info;
-    stn_engine *engine;
-    stn_ring *ring;
-    struct pool pool;
+    stn_pool *pool;
+    stn_session *session;
+    struct drives drives;
     uint64_t data;
     int fd;
     static char bytes[4 * MIB];
     if (!test_has_files())
         return;
-    pool_make(&pool, 1);
-    engine = pool_open(&pool);
-    ring = ring_make(engine);
-    save(ring, "a@1", 4 * MIB);
+    drives_make(&drives, 1);
+    pool = pool_open(&drives);
+    session = session_make(pool);
+    save(session, "a@1", 4 * MIB);
     CLEAR(info);
-    OK(stn_pool_info(engine, &info));
+    OK(stn_pool_info(pool, &info));
     /* The data area ends 3 MiB before the end. */
     data = 61 * MIB - info.capacity_bytes;
     CLEAR(restore);
     restore.name = "a@1";
-    CHECK(OK(stn_restore(engine, &restore, bytes, sizeof(bytes))) == sizeof(bytes));
-    CHECK(truncate(pool.paths[0], (off_t)data) == 0);
-    ERR(STN_E_SHORT, stn_restore(engine, &restore, bytes, sizeof(bytes)));
-    CHECK(truncate(pool.paths[0], 64 * (off_t)MIB) == 0);
-    ERR(STN_E_DAMAGED, stn_restore(engine, &restore, bytes, sizeof(bytes)));
-    OK(stn_ring_destroy(ring));
-    OK(stn_engine_close(engine));
+    CHECK(OK(stn_restore(pool, &restore, bytes, sizeof(bytes))) == sizeof(bytes));
+    CHECK(truncate(drives.paths[0], (off_t)data) == 0);
+    ERR(STN_E_SHORT, stn_restore(pool, &restore, bytes, sizeof(bytes)));
+    CHECK(truncate(drives.paths[0], 64 * (off_t)MIB) == 0);
+    ERR(STN_E_DAMAGED, stn_restore(pool, &restore, bytes, sizeof(bytes)));
+    OK(stn_session_destroy(session));
+    OK(stn_pool_close(pool));
     /* All copies of what names the checkpoints. */
-    fd = open(pool.paths[0], O_RDWR);
+    fd = open(drives.paths[0], O_RDWR);
     CHECK(fd >= 0);
     CHECK(fallocate(fd, FALLOC_FL_ZERO_RANGE, FRONT_ROOTS, (off_t)(60 * MIB - FRONT_ROOTS)) == 0);
     CHECK(fallocate(fd, FALLOC_FL_ZERO_RANGE, 60 * (off_t)MIB, 2 * (off_t)MIB) == 0);
     CHECK(close(fd) == 0);
-    OPEN_ERR(STN_E_DAMAGED, pool.drives, 1);
-    pool_remove(&pool);
+    OPEN_ERR(STN_E_DAMAGED, drives.addresses, 1);
+    drives_remove(&drives);
 }
 
 /* A loop device on a file in a file system of 80 MiB of its own. */
@@ -304,15 +304,17 @@ static void sealed_remove(struct sealed *sealed)
 
 static void drives_that_fail_writes(void)
 {
+    struct stn_save_shard shard;
+    struct stn_save_opts save_opts;
     struct stn_format_opts format;
-    struct stn_engine_opts opts;
+    struct stn_pool_opts opts;
     struct stn_sqe sqe;
     struct stn_cqe cqe;
     struct sealed sealed;
     const char *drives[1];
-    stn_engine *engine;
+    stn_pool *pool;
     uint64_t checkpoint;
-    stn_ring *ring;
+    stn_session *session;
     uint32_t key;
     void *memory;
     if (!sealed_make(&sealed))
@@ -326,20 +328,30 @@ static void drives_that_fail_writes(void)
     opts.drives = drives;
     opts.drive_count = 1;
     opts.huge_pages = STN_HUGE_OFF;
-    OK(stn_engine_open(&opts, &engine));
-    ring = ring_make(engine);
-    save(ring, "a@1", 2 * MIB);
-    checkpoint = begin(ring, "a@2", 2 * MIB);
-    OK(stn_buf_alloc(ring, 2 * MIB, &memory, &key));
+    OK(stn_pool_open(&opts, &pool));
+    session = session_make(pool);
+    save(session, "a@1", 2 * MIB);
+    checkpoint = begin(session, "a@2", 2 * MIB);
+    OK(stn_buf_alloc(session, 2 * MIB, &memory, &key));
     memset(memory, 1, 2 * MIB);
     sealed_close(&sealed);
     sqe_transfer(&sqe, STN_OP_WRITE, checkpoint, key, 2 * MIB, 0);
-    cqe = ring_run(ring, &sqe);
+    cqe = session_run(session, &sqe);
     CQE_ERR(EIO, &cqe);
-    ERR(EIO, stn_remove(engine, "a@1"));
-    OK(stn_ring_destroy(ring));
-    OK(stn_engine_close(engine));
-    ERR(EIO, stn_engine_open(&opts, &engine));
+    memset(&shard, 0, sizeof(shard));
+    shard.name = "one";
+    shard.bytes = memory;
+    shard.len_bytes = 2 * MIB;
+    CLEAR(save_opts);
+    save_opts.name = "a@3";
+    save_opts.shards = &shard;
+    save_opts.shard_count = 1;
+    save_opts.shard_size = sizeof(shard);
+    ERR(EIO, stn_save(pool, &save_opts));
+    ERR(EIO, stn_remove(pool, "a@1"));
+    OK(stn_session_destroy(session));
+    OK(stn_pool_close(pool));
+    ERR(EIO, stn_pool_open(&opts, &pool));
     format.flags = STN_FORMAT_FORCE;
     ERR(EIO, stn_format(&format));
     sealed_remove(&sealed);
@@ -349,12 +361,12 @@ static void drives_that_fail_reads(void)
 {
     struct stn_restore_opts restore;
     struct stn_format_opts format;
-    struct stn_engine_opts opts;
+    struct stn_pool_opts opts;
     struct stn_pool_info info;
     struct loop loop;
     const char *drives[1];
-    stn_engine *engine;
-    stn_ring *ring;
+    stn_pool *pool;
+    stn_session *session;
     static char bytes[2 * MIB];
     if (!loop_make(&loop))
         return;
@@ -367,33 +379,34 @@ static void drives_that_fail_reads(void)
     opts.drives = drives;
     opts.drive_count = 1;
     opts.huge_pages = STN_HUGE_OFF;
-    OK(stn_engine_open(&opts, &engine));
-    ring = ring_make(engine);
-    save(ring, "a@1", 2 * MIB);
+    OK(stn_pool_open(&opts, &pool));
+    session = session_make(pool);
+    save(session, "a@1", 2 * MIB);
     CLEAR(info);
-    OK(stn_pool_info(engine, &info));
+    OK(stn_pool_info(pool, &info));
     CHECK(truncate(loop.backing, (off_t)(61 * MIB - info.capacity_bytes)) == 0);
     CLEAR(restore);
     restore.name = "a@1";
-    ERR(EIO, stn_restore(engine, &restore, bytes, sizeof(bytes)));
-    OK(stn_ring_destroy(ring));
-    OK(stn_engine_close(engine));
+    ERR(EIO, stn_restore(pool, &restore, bytes, sizeof(bytes)));
+    OK(stn_session_destroy(session));
+    OK(stn_pool_close(pool));
     loop_remove(&loop);
 }
 
 /* The root cannot be written, and everything before it can: nobody knows what the drive has. */
 static void a_root_write_that_fails(void)
 {
+    struct stn_save_opts save_opts;
     struct stn_format_opts format;
-    struct stn_engine_opts opts;
+    struct stn_pool_opts opts;
     struct stn_begin_opts begin_opts;
     struct stn_sqe sqe;
     struct stn_cqe cqe;
     struct loop loop;
     const char *drives[1];
-    stn_engine *engine;
+    stn_pool *pool;
     uint64_t checkpoints[2];
-    stn_ring *ring;
+    stn_session *session;
     uint32_t key;
     void *memory;
     int fd, i;
@@ -408,15 +421,15 @@ static void a_root_write_that_fails(void)
     opts.drives = drives;
     opts.drive_count = 1;
     opts.huge_pages = STN_HUGE_OFF;
-    OK(stn_engine_open(&opts, &engine));
-    ring = ring_make(engine);
-    save(ring, "a@1", 4096);
-    OK(stn_buf_alloc(ring, 4096, &memory, &key));
+    OK(stn_pool_open(&opts, &pool));
+    session = session_make(pool);
+    save(session, "a@1", 4096);
+    OK(stn_buf_alloc(session, 4096, &memory, &key));
     memset(memory, 1, 4096);
     for (i = 0; i < 2; i++) {
-        checkpoints[i] = begin(ring, i == 0 ? "a@2" : "a@3", 4096);
+        checkpoints[i] = begin(session, i == 0 ? "a@2" : "a@3", 4096);
         sqe_transfer(&sqe, STN_OP_WRITE, checkpoints[i], key, 4096, 0);
-        cqe = ring_run(ring, &sqe);
+        cqe = session_run(session, &sqe);
         CHECK(cqe.result == 4096);
     }
     /* Everything is allocated but the rings of roots: before the end, and at their fixed place. */
@@ -431,19 +444,22 @@ static void a_root_write_that_fails(void)
     memset(&sqe, 0, sizeof(sqe));
     sqe.opcode = STN_OP_COMMIT;
     sqe.checkpoint = checkpoints[0];
-    cqe = ring_run(ring, &sqe);
+    cqe = session_run(session, &sqe);
     CHECK(cqe.result < 0);
     sqe.checkpoint = checkpoints[1];
-    cqe = ring_run(ring, &sqe);
+    cqe = session_run(session, &sqe);
     CQE_ERR(STN_E_POISONED, &cqe);
     CLEAR(begin_opts);
     begin_opts.name = "a@4";
     begin_opts.len_bytes = 1;
-    ERR(STN_E_POISONED, stn_begin(ring, &begin_opts, &checkpoints[0]));
-    ERR(STN_E_POISONED, stn_remove(engine, "a@1"));
+    ERR(STN_E_POISONED, stn_begin(session, &begin_opts, &checkpoints[0]));
+    CLEAR(save_opts);
+    save_opts.name = "a@4";
+    ERR(STN_E_POISONED, stn_save(pool, &save_opts));
+    ERR(STN_E_POISONED, stn_remove(pool, "a@1"));
     loop_empty(&loop);
-    OK(stn_ring_destroy(ring));
-    OK(stn_engine_close(engine));
+    OK(stn_session_destroy(session));
+    OK(stn_pool_close(pool));
     loop_remove(&loop);
 }
 

@@ -18,7 +18,7 @@ def grow_header(text):
     def one(match):
         nonlocal grown
         body = match[2]
-        if "uint32_t size;" not in body and match[1] != "stn_shard":
+        if "uint32_t size;" not in body and match[1] not in ("stn_shard", "stn_save_shard"):
             return match[0]
         grown += 1
         return f"struct {match[1]} {{{body}    uint64_t later;\n}};"

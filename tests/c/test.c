@@ -94,32 +94,32 @@ int test_has_files(void)
     return getenv("STN_TEST_DRIVES") == NULL;
 }
 
-static void name_drives(struct pool *pool, uint32_t drive_count)
+static void name_drives(struct drives *drives, uint32_t drive_count)
 {
     const char *given = getenv("STN_TEST_DRIVES");
     uint32_t i;
-    memset(pool, 0, sizeof(*pool));
-    pool->are_files = given == NULL;
+    memset(drives, 0, sizeof(*drives));
+    drives->are_files = given == NULL;
     if (given == NULL) {
         const char *parent = getenv("STN_TEST_DIRECTORY");
-        snprintf(pool->directory, sizeof(pool->directory), "%s/stn-test-XXXXXX",
+        snprintf(drives->directory, sizeof(drives->directory), "%s/stn-test-XXXXXX",
                  parent ? parent : "/var/tmp");
-        CHECK(mkdtemp(pool->directory) != NULL);
+        CHECK(mkdtemp(drives->directory) != NULL);
     }
     for (i = 0; i < drive_count && i < MAX_DRIVES; i++) {
         if (given == NULL) {
-            snprintf(pool->paths[i], sizeof(pool->paths[i]), "%s/drive%u", pool->directory, i);
+            snprintf(drives->paths[i], sizeof(drives->paths[i]), "%s/drive%u", drives->directory, i);
         } else {
             size_t length = strcspn(given, "\n");
             if (length == 0)
                 break;
-            snprintf(pool->paths[i], sizeof(pool->paths[i]), "%.*s", (int)length, given);
+            snprintf(drives->paths[i], sizeof(drives->paths[i]), "%.*s", (int)length, given);
             given += length + (given[length] == '\n');
         }
-        pool->drives[i] = pool->paths[i];
-        pool->drive_count++;
+        drives->addresses[i] = drives->paths[i];
+        drives->drive_count++;
     }
-    CHECK(pool->drive_count > 0);
+    CHECK(drives->drive_count > 0);
 }
 
 void overwrite(const char *path, uint64_t offset, const void *bytes, size_t length)
@@ -130,71 +130,71 @@ void overwrite(const char *path, uint64_t offset, const void *bytes, size_t leng
     CHECK(fsync(fd) == 0 && close(fd) == 0);
 }
 
-void pool_make(struct pool *pool, uint32_t drive_count)
+void drives_make(struct drives *drives, uint32_t drive_count)
 {
-    pool_make_sized(pool, drive_count, 64 * MIB, 0);
+    drives_make_sized(drives, drive_count, 64 * MIB, 0);
 }
 
-void pool_make_sized(struct pool *pool, uint32_t drive_count, uint64_t drive_bytes,
+void drives_make_sized(struct drives *drives, uint32_t drive_count, uint64_t drive_bytes,
                      uint64_t chunk_bytes)
 {
     struct stn_format_opts opts;
-    name_drives(pool, drive_count);
+    name_drives(drives, drive_count);
     CLEAR(opts);
-    opts.flags = pool->are_files ? 0 : STN_FORMAT_FORCE;
-    opts.drives = pool->drives;
-    opts.drive_count = pool->drive_count;
-    opts.create_bytes = pool->are_files ? drive_bytes : 0;
+    opts.flags = drives->are_files ? 0 : STN_FORMAT_FORCE;
+    opts.drives = drives->addresses;
+    opts.drive_count = drives->drive_count;
+    opts.create_bytes = drives->are_files ? drive_bytes : 0;
     opts.chunk_bytes = chunk_bytes;
     OK(stn_format(&opts));
 }
 
-void pool_remove(struct pool *pool)
+void drives_remove(struct drives *drives)
 {
     uint32_t i;
-    if (!pool->are_files)
+    if (!drives->are_files)
         return;
-    for (i = 0; i < pool->drive_count; i++)
-        unlink(pool->paths[i]);
-    CHECK(rmdir(pool->directory) == 0);
+    for (i = 0; i < drives->drive_count; i++)
+        unlink(drives->paths[i]);
+    CHECK(rmdir(drives->directory) == 0);
 }
 
-void pool_opts(const struct pool *pool, struct stn_engine_opts *opts)
+void pool_opts(const struct drives *drives, struct stn_pool_opts *opts)
 {
     memset(opts, 0, sizeof(*opts));
     opts->size = sizeof(*opts);
-    opts->drives = pool->drives;
-    opts->drive_count = pool->drive_count;
-    opts->huge_pages = pool->are_files ? STN_HUGE_OFF : STN_HUGE_REQUIRED;
+    opts->drives = drives->addresses;
+    opts->drive_count = drives->drive_count;
+    opts->huge_pages = drives->are_files ? STN_HUGE_OFF : STN_HUGE_REQUIRED;
 }
 
-stn_engine *pool_open(const struct pool *pool)
+stn_pool *pool_open(const struct drives *drives)
 {
-    struct stn_engine_opts opts;
-    stn_engine *engine = NULL;
-    pool_opts(pool, &opts);
-    OK(stn_engine_open(&opts, &engine));
-    return engine;
+    struct stn_pool_opts opts;
+    stn_pool *pool = NULL;
+    pool_opts(drives, &opts);
+    OK(stn_pool_open(&opts, &pool));
+    return pool;
 }
 
-stn_engine *pool_open_read_only(const struct pool *pool)
+stn_pool *pool_open_read_only(const struct drives *drives)
 {
-    struct stn_engine_opts opts;
-    stn_engine *engine = NULL;
-    pool_opts(pool, &opts);
-    opts.flags = STN_OPEN_READ_ONLY;
-    OK(stn_engine_open(&opts, &engine));
-    return engine;
+    struct stn_pool_opts opts;
+    stn_pool *pool = NULL;
+    pool_opts(drives, &opts);
+    opts.flags = STN_POOL_READ_ONLY;
+    OK(stn_pool_open(&opts, &pool));
+    return pool;
 }
 
-stn_ring *ring_make(stn_engine *engine)
+stn_session *session_make(stn_pool *pool)
 {
-    struct stn_ring_opts opts;
-    stn_ring *ring = NULL;
+    struct stn_session_opts opts;
+    stn_session *session = NULL;
     CLEAR(opts);
     opts.memory_bytes = 16 * MIB;
-    OK(stn_ring_create(engine, &opts, &ring));
-    return ring;
+    OK(stn_session_create(pool, &opts, &session));
+    return session;
 }
 
 void sqe_transfer(struct stn_sqe *sqe, uint8_t opcode, uint64_t checkpoint, uint32_t key,
@@ -209,29 +209,29 @@ void sqe_transfer(struct stn_sqe *sqe, uint8_t opcode, uint64_t checkpoint, uint
     sqe->user_data = 0x5afe0000 + opcode;
 }
 
-struct stn_cqe ring_run(stn_ring *ring, const struct stn_sqe *sqe)
+struct stn_cqe session_run(stn_session *session, const struct stn_sqe *sqe)
 {
     struct stn_cqe cqe;
     memset(&cqe, 0xee, sizeof(cqe));
-    CHECK(OK(stn_submit(ring, sqe, 1)) == 1);
-    CHECK(OK(stn_wait(ring, &cqe, 1, 1, -1)) == 1);
+    CHECK(OK(stn_submit(session, sqe, 1)) == 1);
+    CHECK(OK(stn_wait(session, &cqe, 1, 1, -1)) == 1);
     CHECK(cqe.user_data == sqe->user_data);
     CHECK(cqe.flags == 0);
     return cqe;
 }
 
-uint64_t begin(stn_ring *ring, const char *name, uint64_t len_bytes)
+uint64_t begin(stn_session *session, const char *name, uint64_t len_bytes)
 {
     struct stn_begin_opts opts;
     uint64_t checkpoint = 0;
     CLEAR(opts);
     opts.name = name;
     opts.len_bytes = len_bytes;
-    OK(stn_begin(ring, &opts, &checkpoint));
+    OK(stn_begin(session, &opts, &checkpoint));
     return checkpoint;
 }
 
-void commit(stn_ring *ring, uint64_t checkpoint)
+void commit(stn_session *session, uint64_t checkpoint)
 {
     struct stn_sqe sqe;
     struct stn_cqe cqe;
@@ -239,7 +239,7 @@ void commit(stn_ring *ring, uint64_t checkpoint)
     sqe.opcode = STN_OP_COMMIT;
     sqe.checkpoint = checkpoint;
     sqe.user_data = 77;
-    cqe = ring_run(ring, &sqe);
+    cqe = session_run(session, &sqe);
     CHECK(cqe.result == 0);
     CHECK(cqe.aux > 0);
 }
@@ -260,7 +260,7 @@ void check_pattern(const unsigned char *bytes, uint64_t at, uint64_t len_bytes)
     }
 }
 
-void save(stn_ring *ring, const char *name, uint64_t len_bytes)
+void save(stn_session *session, const char *name, uint64_t len_bytes)
 {
     static const uint64_t shape[] = {2, 500};
     struct stn_shard shards[2];
@@ -286,14 +286,14 @@ void save(stn_ring *ring, const char *name, uint64_t len_bytes)
     opts.shards = shards;
     opts.shard_count = 2;
     opts.shard_size = sizeof(shards[0]);
-    OK(stn_begin(ring, &opts, &checkpoint));
-    OK(stn_buf_alloc(ring, len_bytes, &memory, &key));
+    OK(stn_begin(session, &opts, &checkpoint));
+    OK(stn_buf_alloc(session, len_bytes, &memory, &key));
     for (i = 0; i < len_bytes; i++)
         ((unsigned char *)memory)[i] = pattern(i);
     sqe_transfer(&sqe, STN_OP_WRITE, checkpoint, key, len_bytes, 0);
-    cqe = ring_run(ring, &sqe);
+    cqe = session_run(session, &sqe);
     CHECK(cqe.result == (int64_t)len_bytes);
-    commit(ring, checkpoint);
-    OK(stn_close(ring, checkpoint));
-    OK(stn_buf_free(ring, key));
+    commit(session, checkpoint);
+    OK(stn_close(session, checkpoint));
+    OK(stn_buf_free(session, key));
 }

@@ -17,11 +17,11 @@
 #define MIB ((uint64_t)1024 * 1024)
 #define MAX_DRIVES 4
 
-/* A pool on drives of its own. */
-struct pool {
+/* The drives of one pool. */
+struct drives {
     char directory[256];
     char paths[MAX_DRIVES][512];
-    const char *drives[MAX_DRIVES];
+    const char *addresses[MAX_DRIVES];
     uint32_t drive_count;
     int are_files;
 };
@@ -61,15 +61,15 @@ int test_is_instrumented(void);
 /* Whether the drives are files of ours, and not those of STN_TEST_DRIVES. */
 int test_has_files(void);
 
-/* Makes a pool: of the drives in STN_TEST_DRIVES, one a line, or of as many files. */
-void pool_make(struct pool *pool, uint32_t drive_count);
-void pool_make_sized(struct pool *pool, uint32_t drive_count, uint64_t drive_bytes,
+/* Makes a pool of them: of the drives in STN_TEST_DRIVES, one a line, or of as many files. */
+void drives_make(struct drives *drives, uint32_t drive_count);
+void drives_make_sized(struct drives *drives, uint32_t drive_count, uint64_t drive_bytes,
                      uint64_t chunk_bytes);
-void pool_remove(struct pool *pool);
-void pool_opts(const struct pool *pool, struct stn_engine_opts *opts);
-stn_engine *pool_open(const struct pool *pool);
-/* The same with STN_OPEN_READ_ONLY. */
-stn_engine *pool_open_read_only(const struct pool *pool);
+void drives_remove(struct drives *drives);
+void pool_opts(const struct drives *drives, struct stn_pool_opts *opts);
+stn_pool *pool_open(const struct drives *drives);
+/* The same with STN_POOL_READ_ONLY. */
+stn_pool *pool_open_read_only(const struct drives *drives);
 
 /* Where structures lie on a drive: see docs/on-disk-format.md. */
 #define FIRST_LABEL (1 * MIB)
@@ -77,15 +77,15 @@ stn_engine *pool_open_read_only(const struct pool *pool);
 #define CATALOGUES (4 * MIB)
 void overwrite(const char *path, uint64_t offset, const void *bytes, size_t length);
 
-stn_ring *ring_make(stn_engine *engine);
+stn_session *session_make(stn_pool *pool);
 void sqe_transfer(struct stn_sqe *sqe, uint8_t opcode, uint64_t checkpoint, uint32_t key,
                   uint64_t len_bytes, uint64_t segment_offset);
 /* Submits one entry and returns its completion. */
-struct stn_cqe ring_run(stn_ring *ring, const struct stn_sqe *sqe);
-uint64_t begin(stn_ring *ring, const char *name, uint64_t len_bytes);
-void commit(stn_ring *ring, uint64_t checkpoint);
+struct stn_cqe session_run(stn_session *session, const struct stn_sqe *sqe);
+uint64_t begin(stn_session *session, const char *name, uint64_t len_bytes);
+void commit(stn_session *session, uint64_t checkpoint);
 /* Saves bytes of a pattern as NAME@STEP of one participant and two shards, "head" and "tail". */
-void save(stn_ring *ring, const char *name, uint64_t len_bytes);
+void save(stn_session *session, const char *name, uint64_t len_bytes);
 /* The pattern's byte at a place of the segment. */
 unsigned char pattern(uint64_t at);
 void check_pattern(const unsigned char *bytes, uint64_t at, uint64_t len_bytes);

@@ -39,23 +39,23 @@ static void facts(void)
     GUARDED(stn_pool_info, info);
     GUARDED(stn_checkpoint_info, checkpoint);
     GUARDED(stn_segment_info, segment);
-    struct pool pool;
-    stn_engine *engine;
-    stn_ring *ring;
+    struct drives drives;
+    stn_pool *pool;
+    stn_session *session;
     uint64_t handle;
-    pool_make(&pool, 1);
-    engine = pool_open(&pool);
-    ring = ring_make(engine);
-    save(ring, "a@1", 100000);
+    drives_make(&drives, 1);
+    pool = pool_open(&drives);
+    session = session_make(pool);
+    save(session, "a@1", 100000);
     SET_LATER(info.s, 99);
     SET_LATER(checkpoint.s, 99);
-    OK(stn_pool_info(engine, &info.s));
+    OK(stn_pool_info(pool, &info.s));
     CHECK(info.s.drives == 1 && info.s.free_bytes > 0);
     CHECK_GUARD(info);
-    OK(stn_latest(engine, "a", &checkpoint.s));
+    OK(stn_latest(pool, "a", &checkpoint.s));
     CHECK(checkpoint.s.bytes == 100000);
     CHECK_GUARD(checkpoint);
-    OK(stn_open(ring, "a@1", 0, &handle, &segment.s));
+    OK(stn_open(session, "a@1", 0, &handle, &segment.s));
     CHECK(segment.s.len_bytes == 100000 && segment.s.shards == 2);
     CHECK_GUARD(segment);
 #ifdef LATER
@@ -63,30 +63,30 @@ static void facts(void)
     CHECK(info.s.later == (library_is_later() ? 7u : 0u));
     CHECK(checkpoint.s.later == (library_is_later() ? 7u : 0u));
 #endif
-    OK(stn_ring_destroy(ring));
-    OK(stn_engine_close(engine));
-    pool_remove(&pool);
+    OK(stn_session_destroy(session));
+    OK(stn_pool_close(pool));
+    drives_remove(&drives);
 }
 
 static void options(void)
 {
-    struct stn_ring_opts ring_opts;
+    struct stn_session_opts session_opts;
     struct stn_begin_opts begin_opts;
     struct stn_shard shards[2];
-    struct pool pool;
-    stn_engine *engine;
-    stn_ring *ring;
+    struct drives drives;
+    stn_pool *pool;
+    stn_session *session;
     uint64_t handle;
-    pool_make(&pool, 1);
-    engine = pool_open(&pool);
-    CLEAR(ring_opts);
-    ring_opts.memory_bytes = 2 * MIB;
-    SET_LATER(ring_opts, 1);
+    drives_make(&drives, 1);
+    pool = pool_open(&drives);
+    CLEAR(session_opts);
+    session_opts.memory_bytes = 2 * MIB;
+    SET_LATER(session_opts, 1);
     if (PROGRAM_IS_LATER && !library_is_later()) {
-        ERR(E2BIG, stn_ring_create(engine, &ring_opts, &ring));
-        SET_LATER(ring_opts, 0);
+        ERR(E2BIG, stn_session_create(pool, &session_opts, &session));
+        SET_LATER(session_opts, 0);
     }
-    OK(stn_ring_create(engine, &ring_opts, &ring));
+    OK(stn_session_create(pool, &session_opts, &session));
     memset(shards, 0, sizeof(shards));
     shards[0].name = "one";
     shards[0].len_bytes = 10;
@@ -101,13 +101,13 @@ static void options(void)
     begin_opts.shard_size = sizeof(shards[0]);
     SET_LATER(shards[1], 1);
     if (PROGRAM_IS_LATER && !library_is_later()) {
-        ERR(E2BIG, stn_begin(ring, &begin_opts, &handle));
+        ERR(E2BIG, stn_begin(session, &begin_opts, &handle));
         SET_LATER(shards[1], 0);
     }
-    OK(stn_begin(ring, &begin_opts, &handle));
-    OK(stn_ring_destroy(ring));
-    OK(stn_engine_close(engine));
-    pool_remove(&pool);
+    OK(stn_begin(session, &begin_opts, &handle));
+    OK(stn_session_destroy(session));
+    OK(stn_pool_close(pool));
+    drives_remove(&drives);
 }
 
 static const struct test tests[] = {

@@ -35,6 +35,8 @@ pub(crate) struct Shared {
     reading: Mutex<HashMap<CheckpointName, usize>>,
     /// Sessions made so far: they go round the reactors.
     sessions: AtomicUsize,
+    /// By region: how many registrations of sessions it has.
+    registered: Mutex<HashMap<u64, usize>>,
 }
 
 impl StateCell for Shared {
@@ -62,6 +64,7 @@ impl Shared {
             saving: Mutex::default(),
             reading: Mutex::default(),
             sessions: AtomicUsize::new(0),
+            registered: Mutex::default(),
         }
     }
 
@@ -117,6 +120,38 @@ impl Shared {
 
     fn saving_map(&self) -> MutexGuard<'_, HashMap<(u64, u32), Arc<Segment>>> {
         self.saving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts one more registration of a region; the first one runs `register`. Several sessions may
+    /// register one region, and the drives know it until the last of them takes it back.
+    pub(crate) fn add_registration(
+        &self,
+        region: u64,
+        register: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        // Held while the reactors answer, so that a region is not taken from them meanwhile.
+        let mut registered = self.registered_map();
+        if !registered.contains_key(&region) {
+            register()?;
+        }
+        *registered.entry(region).or_default() += 1;
+        Ok(())
+    }
+
+    /// Counts one registration less; the last one runs `unregister`.
+    pub(crate) fn remove_registration(&self, region: u64, unregister: impl FnOnce()) {
+        let mut registered = self.registered_map();
+        if let Some(count) = registered.get_mut(&region) {
+            *count -= 1;
+            if *count == 0 {
+                registered.remove(&region);
+                unregister();
+            }
+        }
+    }
+
+    fn registered_map(&self) -> MutexGuard<'_, HashMap<u64, usize>> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A restore of this checkpoint begins.

@@ -188,18 +188,22 @@ impl Session {
     }
 
     fn register_region(&mut self, region: &Arc<Region>) -> Result<(), Error> {
-        let registered = register_everywhere(&self.port.shared, region);
-        if registered.is_ok() {
-            self.regions.push(Arc::clone(region));
-        } else {
-            unregister_everywhere(&self.port.shared, region);
-        }
-        registered
+        let shared = &self.port.shared;
+        shared.add_registration(region.id(), || {
+            register_everywhere(shared, region)
+                .inspect_err(|_| unregister_everywhere(shared, region))
+        })?;
+        self.regions.push(Arc::clone(region));
+        Ok(())
     }
 
     fn unregister_region(&mut self, region: &Arc<Region>) {
-        unregister_everywhere(&self.port.shared, region);
-        self.regions.retain(|known| known.id() != region.id());
+        let shared = &self.port.shared;
+        shared.remove_registration(region.id(), || unregister_everywhere(shared, region));
+        // One place for each registration.
+        if let Some(place) = self.regions.iter().position(|known| known.id() == region.id()) {
+            self.regions.swap_remove(place);
+        }
     }
 
     /// A descriptor that is readable while there are completions to take, for `poll` and its like.
@@ -458,7 +462,7 @@ impl Drop for Session {
             }
         }
         for region in self.regions.drain(..) {
-            unregister_everywhere(&shared, &region);
+            shared.remove_registration(region.id(), || unregister_everywhere(&shared, &region));
         }
     }
 }

@@ -57,6 +57,13 @@ pub struct CheckpointSpec {
     pub shards: Vec<Shard>,
 }
 
+impl CheckpointSpec {
+    /// A checkpoint of one participant, without shards.
+    pub fn single(name: CheckpointName, len_bytes: u64) -> CheckpointSpec {
+        CheckpointSpec { name, participants: 1, participant: 0, len_bytes, shards: Vec::new() }
+    }
+}
+
 /// How far a checkpoint is after a participant said that its segment is whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {

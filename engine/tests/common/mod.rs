@@ -39,7 +39,8 @@ pub enum BackEnd {
     Spdk { target: target::Target },
 }
 
-const DRIVE_BYTES: u64 = 48 << 20;
+/// The size of each drive.
+pub const DRIVE_BYTES: u64 = 48 << 20;
 /// No operation of a test takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
