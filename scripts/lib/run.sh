@@ -9,12 +9,14 @@ self=$(realpath "$0")
 enter_run() {
     # A script that is started by another one has a run within that one's.
     [[ ${STANCHION_RUN_SCRIPT-} != "$self" ]] || return 0
-    command -v python3 >/dev/null || { echo "$1: needs python3: apt-get install python3" >&2; exit 13; }
-    local name=$1 options=()
+    # The system's before another one, which may be a script that passes over an INT.
+    local python=/usr/bin/python3 name=$1 options=()
+    [[ -x $python ]] || python=$(command -v python3) || { echo "$1: needs python3: apt-get install python3" >&2; exit 13; }
     shift
     while [[ $1 != -- ]]; do options+=("$1"); shift; done
     shift
-    exec python3 -B "$scripts/lib/run.py" --name "$name" "${options[@]}" -- "$self" "$@"
+    # What comes while Python starts waits until it listens.
+    exec env --block-signal=INT,TERM,HUP "$python" -B "$scripts/lib/run.py" --name "$name" "${options[@]}" -- "$self" "$@"
 }
 
 # Says what is missing and ends with 13 when a program is not there:  need NAME-OF-SCRIPT PROGRAM "WHAT TO RUN"
