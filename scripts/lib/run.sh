@@ -1,8 +1,12 @@
 # shellcheck shell=bash
 # Sourced by the scripts, before they change the folder.
 
-scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-self=$(realpath "$0")
+# Absolute, without a command that is waited for (see the scripts).
+from=$PWD
+cd -- "${BASH_SOURCE[0]%/*}/.." && scripts=$PWD && cd -- "$from" || exit
+[[ $0 != */* ]] || cd -- "${0%/*}/" || exit
+self=$PWD/${0##*/}
+cd -- "$from" || exit
 
 # Goes on in a run of its own (see scripts/lib/run.py), in which the folder $STANCHION_RUN_FOLDER is there to be used:
 #   enter_run NAME [OPTION OF run.py]... -- "$@"
