@@ -1,20 +1,26 @@
 # shellcheck shell=bash
 # Sourced by the scripts, before they change the folder.
 
-scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-self=$(realpath "$0")
+# Absolute, without a command that is waited for (see the scripts).
+from=$PWD
+cd -- "${BASH_SOURCE[0]%/*}/.." && scripts=$PWD && cd -- "$from" || exit
+[[ $0 != */* ]] || cd -- "${0%/*}/" || exit
+self=$PWD/${0##*/}
+cd -- "$from" || exit
 
 # Goes on in a run of its own (see scripts/lib/run.py), in which the folder $STANCHION_RUN_FOLDER is there to be used:
 #   enter_run NAME [OPTION OF run.py]... -- "$@"
 enter_run() {
     # A script that is started by another one has a run within that one's.
     [[ ${STANCHION_RUN_SCRIPT-} != "$self" ]] || return 0
-    command -v python3 >/dev/null || { echo "$1: needs python3: apt-get install python3" >&2; exit 13; }
-    local name=$1 options=()
+    # The system's before another one, which may be a script that passes over an INT.
+    local python=/usr/bin/python3 name=$1 options=()
+    [[ -x $python ]] || python=$(command -v python3) || { echo "$1: needs python3: apt-get install python3" >&2; exit 13; }
     shift
     while [[ $1 != -- ]]; do options+=("$1"); shift; done
     shift
-    exec python3 -B "$scripts/lib/run.py" --name "$name" "${options[@]}" -- "$self" "$@"
+    # What comes while Python starts waits until it listens.
+    exec env --block-signal=INT,TERM,HUP "$python" -B "$scripts/lib/run.py" --name "$name" "${options[@]}" -- "$self" "$@"
 }
 
 # Says what is missing and ends with 13 when a program is not there:  need NAME-OF-SCRIPT PROGRAM "WHAT TO RUN"

@@ -1,0 +1,441 @@
+"""Cases: each a function that takes a Scratch. Those of QUICK need no build and take a few seconds."""
+import fcntl
+import os
+import pathlib
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from harness import (PREFIX, SCRIPTS, SIGNALS, Skipped, expect, expect_end, expect_nothing_left, exit_code, need_root, need_spdk,
+                     persistent_pages, run_library)
+
+TARGET = SCRIPTS / "nvmf-target"
+HOARDER = SCRIPTS / "tests" / "hoarder"
+# Cargo asks the compiler for its version before it touches anything.
+BROKEN_BUILD = {"RUSTC": "/bin/false"}
+
+
+def listing(folder):
+    return sorted(str(path.relative_to(folder)) for path in pathlib.Path(folder).rglob("*"))
+
+
+def started(process, mark):
+    """The output up to a line with this mark."""
+    output = ""
+    for line in process.stdout:
+        output += line
+        if mark in line:
+            return output
+    raise AssertionError(f"it ended with {process.wait()} before it said {mark!r}: {output[-2000:]}")
+
+
+# Nothing is deleted that was not made.
+
+
+def demo_leaves_the_folder_that_was_there(scratch):
+    theirs = pathlib.Path(scratch.path("theirs"))
+    (theirs / "target").mkdir(parents=True)
+    (theirs / "model.safetensors").write_text("precious")
+    before = listing(theirs)
+    code, output = scratch.run(SCRIPTS / "demo", "--directory", theirs, environment=BROKEN_BUILD)
+    expect(code != 0 and "the build failed" in output, f"{code}: {output}")
+    expect(listing(theirs) == before, f"now: {listing(theirs)}")
+    # And one that was not there is not there afterwards.
+    code, _ = scratch.run(SCRIPTS / "demo", "--directory", scratch.path("x/new folder"), environment=BROKEN_BUILD)
+    expect(code != 0 and os.listdir(scratch.folder) == ["theirs"], f"{code}, {os.listdir(scratch.folder)}")
+    shutil.rmtree(theirs)
+    expect_nothing_left(scratch)
+
+
+def bench_leaves_the_folder_that_was_there(scratch):
+    need_root()
+    theirs = pathlib.Path(scratch.path("theirs/bench"))
+    theirs.mkdir(parents=True)
+    (theirs / "results").write_text("precious")
+    code, output = scratch.run(SCRIPTS / "bench", "--dir", theirs.parent, environment=BROKEN_BUILD)
+    expect(code != 0 and "the build failed" in output, f"{code}: {output}")
+    expect(listing(theirs.parent) == ["bench", "bench/results"], f"now: {listing(theirs.parent)}")
+    shutil.rmtree(theirs.parent)
+    expect_nothing_left(scratch)
+
+
+def a_folder_that_is_not_a_runs_is_not_removed(scratch):
+    """Whatever a record says: the folder must carry the run's name."""
+    need_root()
+    theirs = pathlib.Path(scratch.path("theirs"))
+    theirs.mkdir()
+    (theirs / "file").write_text("precious")
+    record = run_library.runs_folder() / "forged-00000000"
+    record.mkdir(parents=True)
+    (record / "folder").write_text(str(theirs))
+    expect_end(scratch.run(SCRIPTS / "clean"), 0, "forged-00000000")
+    expect(listing(theirs) == ["file"], f"now: {listing(theirs)}")
+    shutil.rmtree(theirs)
+    expect_nothing_left(scratch)
+
+
+# Nothing is left.
+
+
+def a_run_leaves_nothing(scratch):
+    """At its own end and by each signal, with all that a script may make."""
+    expect_end(scratch.run(HOARDER, scratch.path("new"), 0), 7, "ready")
+    expect_nothing_left(scratch)
+    for name, number in SIGNALS.items():
+        process = scratch.start(HOARDER, scratch.path("new"), 1000)
+        started(process, "ready")
+        at = time.monotonic()
+        process.send_signal(number)
+        process.wait(10)
+        took = time.monotonic() - at
+        expect(exit_code(process) == 128 + number and took < 2, f"{name}: exit code {exit_code(process)} after {took:.1f} s")
+        expect_nothing_left(scratch)
+
+
+def a_run_that_is_killed_while_it_starts_leaves_nothing(scratch):
+    for name, number in SIGNALS.items():
+        for delay in (0.0, 0.01, 0.03, 0.06, 0.1, 0.2):
+            process = scratch.start(HOARDER, scratch.path("new"), 1000, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(delay)
+            process.send_signal(number)
+            process.wait(10)
+            left = scratch.remains()
+            expect(not left, f"{name} after {delay} s left: {left}")
+
+
+def clean_removes_what_a_killed_watcher_left(scratch):
+    """The watcher, too: what can be left then are files, loop devices and huge pages, and no process."""
+    need_root()
+    process = scratch.start(HOARDER, scratch.path("new"), 1000)
+    started(process, "ready")
+    # The watcher is the one in a session of its own.
+    name = str(SCRIPTS / "lib" / "run.py")
+    run_processes = [pid for pid, words in processes_of(name) if pid != process.pid and os.getsid(pid) == pid]
+    expect(len(run_processes) == 1, f"watchers: {run_processes}")
+    os.kill(run_processes[0], signal.SIGKILL)
+    process.kill()
+    process.wait()
+    time.sleep(0.5)
+    left = scratch.look()
+    expect(left and not any(what.startswith("process") for what in left), f"left: {left}")
+    expect_end(scratch.run(SCRIPTS / "clean", "--dry-run"), 0, "hoarder-", "huge pages: asked")
+    expect(scratch.look() == left, "a dry run changed something")
+    expect_end(scratch.run(SCRIPTS / "clean"), 0, "hoarder-", "giving back 8 huge pages")
+    expect_nothing_left(scratch)
+    expect_end(scratch.run(SCRIPTS / "clean"), 0, "nothing was left")
+
+
+def processes_of(word):
+    from harness import processes
+
+    return [(pid, words) for pid, words in processes().items() if word in words]
+
+
+def runs_that_meet_give_back_their_own_huge_pages(scratch):
+    need_root()
+    first = scratch.start(HOARDER, scratch.folder, 1000)
+    started(first, "ready")
+    second = scratch.start(HOARDER, scratch.folder, 1000)
+    started(second, "ready")
+    expect(persistent_pages() == scratch.pages_before + 16, f"{persistent_pages()} pages, {scratch.pages_before} before")
+    first.terminate()
+    first.wait()
+    expect(persistent_pages() == scratch.pages_before + 8, f"{persistent_pages()} pages, {scratch.pages_before} before")
+    second.terminate()
+    second.wait()
+    expect_nothing_left(scratch)
+
+
+def a_signal_ends_a_build_at_once(scratch):
+    """TERM to the script alone; the build below it asks nobody."""
+    slow = pathlib.Path(scratch.path("rustc"))
+    scripts = ["demo", "instructions", "crash-test", "kill-test"] + (["bench", "qemu-rig"] if os.geteuid() == 0 else [])
+    for script in scripts:
+        for name in ("INT", "TERM", "HUP"):
+            slow.write_text("#!/bin/sh\ntouch \"$0.called\"\nexec sleep 1000\n")
+            slow.chmod(0o755)
+            process = scratch.start(SCRIPTS / script, environment={"RUSTC": str(slow)})
+            deadline = time.monotonic() + 60
+            while not os.path.exists(f"{slow}.called"):
+                expect(process.poll() is None and time.monotonic() < deadline, f"{script} did not build")
+                time.sleep(0.02)
+            at = time.monotonic()
+            process.send_signal(SIGNALS[name])
+            output, _ = process.communicate(timeout=30)
+            took = time.monotonic() - at
+            code = exit_code(process)
+            expect(code == 128 + SIGNALS[name] and took < 3, f"{script}, {name}: exit code {code} after {took:.1f} s: {output}")
+            for file in slow.parent.glob("rustc*"):
+                file.unlink()
+            expect_nothing_left(scratch)
+
+
+def nohup_is_heeded(scratch):
+    process = scratch.start("nohup", HOARDER, scratch.folder, 1)
+    started(process, "ready")
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=20)
+    expect(process.returncode == 7, f"exit code {process.returncode}")
+    expect_nothing_left(scratch)
+
+
+# NVMe-oF targets.
+
+
+def start_target(scratch, name, *options):
+    """Its addresses, as a dictionary of the first one, and all lines."""
+    code, output = scratch.run(TARGET, "start", "--run-dir", scratch.path(name), "--size", "64MiB", "--port", "0", *options,
+                               stderr=subprocess.DEVNULL)
+    expect(code == 0, f"start: exit code {code}")
+    lines = output.splitlines()
+    return dict(word.split(":", 1) for word in lines[0].split()), lines
+
+
+def is_running(scratch, name):
+    return scratch.run(TARGET, "status", "--run-dir", scratch.path(name))[0] == 0
+
+
+def wait_for_end(scratch, name, seconds=5):
+    deadline = time.monotonic() + seconds
+    while is_running(scratch, name):
+        expect(time.monotonic() < deadline, f"the target {name} still runs after {seconds} s")
+        time.sleep(0.1)
+
+
+def a_target_ends_with_its_owner_and_no_other(scratch):
+    need_spdk()
+    owners = [subprocess.Popen(["sleep", "1000"]) for _ in range(2)]
+    start_target(scratch, "t", "--owner", owners[0].pid)
+    expect_end(scratch.run(TARGET, "stop", "--run-dir", scratch.path("t")), 0, "has ended")
+    start_target(scratch, "t", "--owner", owners[1].pid)
+    owners[0].kill()
+    owners[0].wait()
+    time.sleep(2.5)
+    expect(is_running(scratch, "t"), "the end of an earlier owner ended the target of a later one")
+    owners[1].kill()
+    owners[1].wait()
+    wait_for_end(scratch, "t")
+    expect_nothing_left(scratch)
+
+
+def an_owner_that_is_dead_is_an_error(scratch):
+    need_spdk()
+    dead = subprocess.Popen(["true"])
+    time.sleep(0.3)
+    # Ended, and not yet waited for.
+    expect_end(scratch.run(TARGET, "start", "--run-dir", scratch.path("t"), "--owner", dead.pid), 1, "has ended")
+    dead.wait()
+    expect_end(scratch.run(TARGET, "start", "--run-dir", scratch.path("t"), "--owner", dead.pid), 1, "no process")
+    expect_nothing_left(scratch)
+
+
+def a_target_whose_start_is_killed_is_not_left(scratch):
+    need_spdk()
+    for name, number in SIGNALS.items():
+        for delay in (0.05, 0.1, 0.2, 0.4):
+            process = scratch.start(TARGET, "start", "--run-dir", scratch.path("t"), "--size", "64MiB", "--port", "0",
+                                    "--owner", os.getpid())
+            time.sleep(delay)
+            process.send_signal(number)
+            output, _ = process.communicate(timeout=20)
+            if process.returncode == 0:
+                # It was faster: then it is a target like any other.
+                scratch.run(TARGET, "stop", "--run-dir", scratch.path("t"))
+            left = scratch.remains()
+            expect(not left, f"{name} after {delay} s left: {left}: {output}")
+
+
+def a_target_ends_with_its_keeper(scratch):
+    """What a killed keeper leaves is files; the next start takes them for what they are."""
+    need_spdk()
+    start_target(scratch, "t")
+    os.kill(int(run_library.read(scratch.path("t/keeper"))), signal.SIGKILL)
+    wait_for_end(scratch, "t", 1)
+    start_target(scratch, "t")
+    expect_end(scratch.run(TARGET, "stop", "--run-dir", scratch.path("t")), 0, "has ended")
+    expect_nothing_left(scratch)
+
+
+def a_frozen_target_is_stopped(scratch):
+    need_spdk()
+    start_target(scratch, "t")
+    os.kill(int(run_library.read(scratch.path("t/pid"))), signal.SIGSTOP)
+    expect_end(scratch.run(TARGET, "stop", "--run-dir", scratch.path("t")), 0, "has ended")
+    expect_nothing_left(scratch)
+
+
+def clean_ends_a_target_of_an_older_version(scratch):
+    """One without a keeper; one with a keeper is left alone."""
+    need_spdk()
+    folder = pathlib.Path(scratch.path("old"))
+    folder.mkdir()
+    process = subprocess.Popen([PREFIX / "bin" / "nvmf_tgt", "-m", "[0]", "-s", "64", "-u", "-R", "-r", folder / "rpc.sock"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    (folder / "pid").write_text(f"{process.pid}\n")
+    start_target(scratch, "new")
+    deadline = time.monotonic() + 20
+    while not (folder / "rpc.sock").exists():
+        expect(process.poll() is None and time.monotonic() < deadline, "it did not start")
+        time.sleep(0.05)
+    expect_end(scratch.run(SCRIPTS / "clean", "--dry-run"), 0, f"would be ended: NVMe-oF target in {folder}")
+    expect(process.poll() is None, "a dry run ended it")
+    expect_end(scratch.run(SCRIPTS / "clean"), 0, f"ended: NVMe-oF target in {folder}")
+    process.wait(5)
+    expect(is_running(scratch, "new"), "a target in use was ended")
+    scratch.run(TARGET, "stop", "--run-dir", scratch.path("new"))
+    expect_nothing_left(scratch)
+
+
+def clean_removes_folders_of_older_versions(scratch):
+    """A demo's and a test target's, and no other that looks like one."""
+    def make(folder, *names):
+        pathlib.Path(scratch.path(folder)).mkdir()
+        for name in names:
+            pathlib.Path(scratch.path(folder), name).write_text("")
+
+    demo = ("drive0.img", "drive1.img", "model.safetensors", "optimizer.safetensors")
+    make("tmp.abcdefghij", *demo)
+    make("tmp.0123456789", *demo, "thesis.pdf")
+    make("tmp.0123456abc", "model.safetensors")
+    make("stanchion-nvmf-999999999-1", "log")
+    make("stanchion-nvmf-notes-1b", "log")
+    scratch.run(SCRIPTS / "clean", "--dry-run")
+    expect(len(os.listdir(scratch.folder)) == 5, "a dry run removed something")
+    expect_end(scratch.run(SCRIPTS / "clean"), 0, "tmp.abcdefghij", "stanchion-nvmf-999999999-1")
+    left = sorted(os.listdir(scratch.folder))
+    expect(left == ["stanchion-nvmf-notes-1b", "tmp.0123456789", "tmp.0123456abc"], f"{left}")
+
+
+def clean_removes_lock_files_that_nobody_holds(scratch):
+    need_root()
+    held, free, other = (pathlib.Path(f"/run/lock/{name}") for name in ("stanchion-held.lock", "stanchion-free.lock", "other.lock"))
+    for path in (held, free, other):
+        path.write_text("")
+    with open(held, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        expect_end(scratch.run(SCRIPTS / "clean"), 0, "stanchion-held.lock is held: left alone", "stanchion-free.lock")
+        expect(held.exists() and other.exists() and not free.exists(), "the wrong ones were removed")
+    expect_end(scratch.run(SCRIPTS / "clean"), 0, "removed: /run/lock/stanchion-held.lock")
+    other.unlink()
+    expect_nothing_left(scratch)
+
+
+def a_target_admits_the_named_host_only(scratch):
+    """A process of another user, who has not the name."""
+    need_spdk()
+    address, _ = start_target(scratch, "t")
+    nobody = pwd.getpwnam("nobody")
+
+    def connect(host):
+        # Its own copy on standard input: the folder of this checkout may not be open to all.
+        with open(SCRIPTS / "tests" / "nvme_tcp.py", encoding="utf-8") as program:
+            done = subprocess.run(["/usr/bin/python3", "-", address["trsvcid"], address["subnqn"], host], stdin=program, text=True,
+                                  capture_output=True, user=nobody.pw_uid, group=nobody.pw_gid, extra_groups=[], cwd="/", check=False)
+        expect(done.returncode == 0, done.stderr)
+        return done.stdout.strip()
+
+    refused = connect("nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000000")
+    # Status code type 1 (of the command), 84h: Connect Invalid Host.
+    expect(refused == str(0x184), f"another host: {refused}")
+    expect(connect(address["hostnqn"]) == "0", "the named host was refused")
+    for name in ("addresses", "rpc.sock", "log"):
+        mode = os.stat(scratch.path(f"t/{name}")).st_mode
+        expect(mode & 0o077 == 0, f"{name} is open to others: {mode:o}")
+    again, _ = start_target(scratch, "other")
+    expect(again["hostnqn"] != address["hostnqn"], "two targets have one name")
+    expect(again["trsvcid"] != address["trsvcid"], "two targets have one port")
+    for name in ("t", "other"):
+        expect_end(scratch.run(TARGET, "stop", "--run-dir", scratch.path(name)), 0, "has ended")
+    expect_nothing_left(scratch)
+
+
+def a_target_on_files_keeps_them(scratch):
+    need_spdk()
+    files = pathlib.Path(scratch.path("with space"))
+    files.mkdir()
+    (files / "drive0.img").write_bytes(b"x" * (64 << 20))
+    # A leading zero is a digit like any other.
+    _, lines = start_target(scratch, "t", "--drives", "02", "--backing", f"aio:{files}")
+    expect(len(lines) == 2, f"{lines}")
+    scratch.run(TARGET, "stop", "--run-dir", scratch.path("t"))
+    expect((files / "drive0.img").read_bytes()[:4] == b"xxxx" and listing(files) == ["drive0.img", "drive1.img"], f"{listing(files)}")
+    shutil.rmtree(files)
+    expect_nothing_left(scratch)
+
+
+def targets_refuse_what_they_cannot_do(scratch):
+    for options, text in (
+        (["--drives", "0x8"], "--drives"), (["--drives", "65"], "--drives"), (["--drives", "0"], "--drives"),
+        (["--port", "70000"], "--port"), (["--port", "-1"], "--port"), (["--core", "1.5"], "--core"),
+        (["--size", "512Q"], "--size"), (["--size", "1.5KiB"], "--size"), (["--size", "99999999999T"], "--size"),
+        (["--size", ""], "--size"), (["--backing", "aio:"], "--backing"), (["--mbytes-per-second", "5"], "--mbytes-per-second"),
+        (["--run-dir", "/x" * 60], "--run-dir"), (["--nonsense"], "--nonsense"), (["--owner", "0"], "--owner"),
+    ):
+        expect_end(scratch.run(TARGET, "start", *options), 2, text)
+    if os.geteuid() == 0 and (PREFIX / "bin" / "nvmf_tgt").exists():
+        options = ["start", "--run-dir", scratch.path("t"), "--owner", os.getpid()]
+        expect_end(scratch.run(TARGET, *options, "--size", "500GiB"), 1, "free huge pages", "scripts/hugepages")
+        expect_end(scratch.run(TARGET, *options, "--host-nqn", "me"), 1, "is no NQN")
+    expect_nothing_left(scratch)
+
+
+# Other people's machines.
+
+
+def output_is_read_in_one_language(scratch):
+    expect_end(scratch.run(HOARDER, scratch.folder, 0, environment={"LC_ALL": "de_DE.UTF-8"}), 7, "locale C")
+    expect_nothing_left(scratch)
+
+
+def what_is_missing_is_named(scratch):
+    """With a PATH that has the usual tools and not the one that is needed."""
+    tools = pathlib.Path(scratch.path("bin"))
+    tools.mkdir()
+    for folder in ("/usr/bin", "/bin"):
+        for tool in os.listdir(folder):
+            if not (tools / tool).is_symlink() and not tool.startswith(("cargo", "valgrind", "c++", "g++")):
+                (tools / tool).symlink_to(f"{folder}/{tool}")
+    path = {"PATH": str(tools)}
+    cases = [("demo", "needs cargo"), ("instructions", "needs valgrind: apt-get install valgrind"), ("fuzz", "needs a C++ compiler")]
+    for script, text in cases + ([("test", "needs cargo")] if os.geteuid() == 0 else []):
+        expect_end(scratch.run(SCRIPTS / script, environment=path), 13, text)
+    shutil.rmtree(tools)
+    expect_nothing_left(scratch)
+
+
+def a_build_that_fails_is_not_a_finding(scratch):
+    for script, arguments in (("instructions", ()), ("crash-test", ()), ("crash-test", ("--planted",)), ("kill-test", ())):
+        expect_end(scratch.run(SCRIPTS / script, *arguments, environment=BROKEN_BUILD), 14, "the build failed")
+    expect_nothing_left(scratch)
+
+
+def valgrind_that_fails_is_heard(scratch):
+    """The first of the two programs that are run fails, and says why."""
+    tools = pathlib.Path(scratch.path("bin"))
+    tools.mkdir()
+    if not shutil.which("valgrind"):
+        raise Skipped("no valgrind")
+    for text, code in (("echo 'vex: unhandled instruction' >&2; exit 132", "132"), ("echo 'no count here'", "no count")):
+        (tools / "valgrind").write_text(f"#!/bin/sh\n{text}\n")
+        (tools / "valgrind").chmod(0o755)
+        found = scratch.run(SCRIPTS / "instructions", environment={"PATH": f"{tools}:{os.environ['PATH']}"}, seconds=600)
+        expect_end(found, 15, code, "unhandled instruction" if code == "132" else "no count here")
+    shutil.rmtree(tools)
+    expect_nothing_left(scratch)
+
+
+QUICK = (
+    demo_leaves_the_folder_that_was_there, bench_leaves_the_folder_that_was_there, a_folder_that_is_not_a_runs_is_not_removed,
+    a_run_leaves_nothing, a_run_that_is_killed_while_it_starts_leaves_nothing, clean_removes_what_a_killed_watcher_left,
+    clean_removes_folders_of_older_versions, clean_removes_lock_files_that_nobody_holds, runs_that_meet_give_back_their_own_huge_pages, nohup_is_heeded,
+    a_target_ends_with_its_owner_and_no_other, an_owner_that_is_dead_is_an_error, a_target_ends_with_its_keeper,
+    a_target_admits_the_named_host_only, targets_refuse_what_they_cannot_do, output_is_read_in_one_language, what_is_missing_is_named,
+)
+ALL = (
+    *QUICK, a_signal_ends_a_build_at_once, a_target_whose_start_is_killed_is_not_left, a_frozen_target_is_stopped,
+    clean_ends_a_target_of_an_older_version, a_target_on_files_keeps_them, a_build_that_fails_is_not_a_finding,
+    valgrind_that_fails_is_heard,
+)
