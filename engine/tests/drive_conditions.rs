@@ -4,9 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{BackEnd, Pattern, restore, save, save_disturbed};
+use crate::common::{BackEnd, Pattern, restore, save, save_disturbed};
 use stanchion_engine::device::Operation;
 use stanchion_engine::device::sim::{Effect, Fault, SimDrive, When};
 use stanchion_engine::ring::codes;

@@ -8,15 +8,13 @@
 
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-mod common;
-
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::kept::{Kept, fill, make_room};
-use common::{Pattern, restore, save, save_disturbed};
+use crate::common::kept::{Kept, fill, make_room};
+use crate::common::{self, Pattern, restore, save, save_disturbed};
 use stanchion_engine::address::DriveAddress;
 use stanchion_engine::device::kernel::IO_METHOD_VARIABLE;
 use stanchion_engine::ring::codes;

@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Pattern, restore, save};
+use crate::common::{Pattern, restore, save};
 use stanchion_engine::address::DriveAddress;
 use stanchion_engine::device::Device;
 use stanchion_engine::device::sim::{Effect, Fault, SimConfig, SimDrive, SimRng, When};

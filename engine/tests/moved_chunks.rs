@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Pattern, restore, save};
+use crate::common::{Pattern, restore, save};
 use stanchion_engine::device::sim::{Effect, Fault, SimConfig, SimDrive, When};
 use stanchion_engine::device::{Device, Operation};
 use stanchion_engine::format::Layout;

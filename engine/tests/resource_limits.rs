@@ -6,12 +6,10 @@
 
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-mod common;
-
 use std::fs;
 
-use common::kept::Kept;
-use common::{Pattern, restore, save};
+use crate::common::kept::Kept;
+use crate::common::{self, Pattern, restore, save};
 use stanchion_engine::address::DriveAddress;
 use stanchion_engine::memory::{HugePages, Region};
 use stanchion_engine::{Error, Pool, PoolOptions, SessionOptions};

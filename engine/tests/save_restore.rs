@@ -3,11 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{BackEnd, Pattern, restore, save};
+use crate::common::{self, BackEnd, Pattern, restore, save};
 use stanchion_engine::ring::{CompleteEntry, SubmitEntry, codes};
 use stanchion_engine::{CheckpointName, CheckpointSpec, Error, SessionOptions};
 

@@ -3,13 +3,11 @@
 
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-mod common;
-
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{BackEnd, Pattern, restore, save};
+use crate::common::{self, BackEnd, Pattern, restore, save};
 use stanchion_engine::memory::{HugePages, Region};
 use stanchion_engine::ring::{CompleteEntry, SubmitEntry, codes};
 use stanchion_engine::{CheckpointSpec, Error, Pool, Session, SessionOptions};

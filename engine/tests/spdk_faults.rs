@@ -5,15 +5,12 @@
 //! Each test starts a target of its own and is skipped, with a message, where that cannot be.
 //! Faults of the connection: `spdk_loss.rs`.
 
-#![cfg(feature = "spdk")]
 #![allow(unsafe_code, clippy::unwrap_used)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::faulty::Bench;
-use common::{Pattern, restore, save, save_disturbed};
+use crate::common::faulty::Bench;
+use crate::common::{self, Pattern, restore, save, save_disturbed};
 use stanchion_engine::device::Operation;
 use stanchion_engine::device::spdk::inject::Fault;
 use stanchion_engine::ring::codes;

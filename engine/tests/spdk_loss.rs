@@ -4,15 +4,12 @@
 //!
 //! Each test starts a target of its own and is skipped, with a message, where that cannot be.
 
-#![cfg(feature = "spdk")]
 #![allow(unsafe_code, clippy::unwrap_used)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::faulty::Bench;
-use common::{Pattern, save, save_disturbed};
+use crate::common::faulty::Bench;
+use crate::common::{Pattern, save, save_disturbed};
 use stanchion_engine::device::kernel::OpenMode;
 use stanchion_engine::device::sim::SimRng;
 use stanchion_engine::device::{self, Command, DmaSlice, Operation, SubmitError, spdk};

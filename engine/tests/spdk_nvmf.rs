@@ -3,16 +3,13 @@
 //!
 //! Each test starts a target of its own and is skipped, with a message, where that cannot be.
 
-#![cfg(feature = "spdk")]
 #![allow(unsafe_code, clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::device_rig::{PATIENCE, Rig};
-use common::target::Target;
+use crate::common::device_rig::{PATIENCE, Rig};
+use crate::common::target::Target;
 use stanchion_engine::address::DriveAddress;
 use stanchion_engine::device::kernel::OpenMode;
 use stanchion_engine::device::{self, Completion, Operation, SubmitError};

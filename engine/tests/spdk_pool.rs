@@ -3,15 +3,12 @@
 //!
 //! Each test starts a target of its own and is skipped, with a message, where that cannot be.
 
-#![cfg(feature = "spdk")]
 #![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::target::Target;
-use common::{BackEnd, Pattern, restore, save, write};
+use crate::common::target::Target;
+use crate::common::{BackEnd, Pattern, restore, save, write};
 use stanchion_engine::address::DriveAddress;
 use stanchion_engine::ring::{CompleteEntry, SubmitEntry, codes};
 use stanchion_engine::{

@@ -145,3 +145,17 @@ fn files_stay_short_and_are_in_the_architecture() {
         );
     }
 }
+
+#[test]
+fn every_test_file_is_in_a_test_binary() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let main = fs::read_to_string(root.join("tests/main.rs")).unwrap();
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    for entry in fs::read_dir(root.join("tests")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let runs = main.contains(&format!("\nmod {name};\n"))
+            || manifest.contains(&format!("[[test]]\nname = \"{name}\"\n"));
+        assert!(name == "main" || runs, "no binary has tests/{name}.rs: name it in tests/main.rs");
+    }
+}

@@ -1,0 +1,24 @@
+//! The engine's end-to-end tests in one binary: each binary links the whole engine, and with a dozen
+//! of them a changed line took longer to link than to compile.
+//!
+//! Tests that need a global allocator of their own are binaries of their own; see `Cargo.toml`.
+
+mod common;
+
+mod drive_conditions;
+mod kernel_faults;
+mod mirror;
+mod moved_chunks;
+mod resource_limits;
+mod save_restore;
+mod session;
+mod tidy;
+
+#[cfg(feature = "spdk")]
+mod spdk_faults;
+#[cfg(feature = "spdk")]
+mod spdk_loss;
+#[cfg(feature = "spdk")]
+mod spdk_nvmf;
+#[cfg(feature = "spdk")]
+mod spdk_pool;
