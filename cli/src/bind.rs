@@ -5,8 +5,8 @@ use std::path::Path;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stanchion_engine::address::DriveAddress;
-use stanchion_engine::device::binding::{BindOptions, Binder, Change, UserSpaceDriver, Write};
-use stanchion_engine::device::pci::{self, NvmeFunction};
+use stanchion_engine::host::binding::{BindOptions, Binder, Change, UserSpaceDriver, Write};
+use stanchion_engine::host::pci::{self, NvmeFunction};
 use stanchion_engine::{Content, Error, survey};
 
 use crate::args::Common;

@@ -5,8 +5,8 @@ use std::path::Path;
 use clap::Args;
 use serde::Serialize;
 use stanchion_engine::address::DriveAddress;
-use stanchion_engine::device::inventory::{self, DriveKind, HostDrive};
-use stanchion_engine::device::safety::Findings;
+use stanchion_engine::host::inventory::{self, DriveKind, HostDrive};
+use stanchion_engine::host::safety::Findings;
 use stanchion_engine::{Content, Survey, survey};
 
 use crate::args::Common;
@@ -54,10 +54,10 @@ impl From<&Survey> for SurveyRecord {
             _ => (None, None),
         };
         SurveyRecord {
-            address: survey.info.address.clone(),
-            serial: survey.info.serial.clone(),
-            model: survey.info.model.clone(),
-            capacity_bytes: survey.info.capacity_bytes,
+            address: survey.address.clone(),
+            serial: survey.serial().to_owned(),
+            model: survey.info.as_ref().map_or_else(String::new, |info| info.model.clone()),
+            capacity_bytes: survey.info.as_ref().map_or(0, |info| info.capacity_bytes),
             content: match survey.content {
                 Content::Absent => "absent",
                 Content::Blank => "blank",
@@ -90,12 +90,12 @@ pub fn survey_table(surveys: &[Survey]) -> comfy_table::Table {
     let header = ["ADDRESS", "SERIAL", "MODEL", "SIZE", "CONTENT", "IN USE"];
     let mut table = output::table(&header, &["SIZE"]);
     for survey in surveys {
-        let absent = survey.content == Content::Absent;
+        let info = survey.info.as_ref();
         table.add_row([
-            plain(&survey.info.address),
-            plain(&survey.info.serial),
-            plain(&survey.info.model),
-            if absent { String::new() } else { output::size(survey.info.capacity_bytes) },
+            plain(&survey.address),
+            plain(survey.serial()),
+            plain(info.map_or("", |info| &info.model)),
+            info.map_or_else(String::new, |info| output::size(info.capacity_bytes)),
             plain(&describe(&survey.content)),
             plain(&in_use(&survey.in_use)),
         ]);

@@ -107,7 +107,7 @@ pub fn run(args: &FormatArgs, common: &Common, output: Output) -> Result<(), Fai
         if survey.content == Content::Absent && args.size.is_none() {
             return Err(Failure::NotFound(format!(
                 "drive {}: no such file; --size SIZE makes one of that size",
-                survey.info.address
+                survey.address
             )));
         }
         survey.check(args.force)?;
@@ -173,11 +173,11 @@ fn confirm(args: &FormatArgs, surveys: &[Survey]) -> Result<(), Failure> {
         ));
     }
     for survey in surveys {
-        let address = &survey.info.address;
+        let address = &survey.address;
         let (loss, what, text) = match survey.content {
-            Content::Absent => (format!("{address} will be made"), "address", address),
+            Content::Absent => (format!("{address} will be made"), "address", address.as_str()),
             _ => {
-                let serial = &survey.info.serial;
+                let serial = survey.serial();
                 (format!("What {address} ({serial}) holds will be lost"), "serial", serial)
             }
         };

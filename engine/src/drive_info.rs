@@ -1,15 +1,16 @@
-//! Facts about a drive, as its back end tells them.
+//! What the engine knows of an open drive.
 
-/// Facts about a drive that do not change while it is open.
+/// What is known of a drive, and does not change while it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriveInfo {
     /// The address it was opened by.
     pub address: String,
-    /// Serial number as the drive tells it, trimmed; for a file, its device and inode number.
+    /// Serial number that the drive reports, trimmed; for a file, its device and inode number.
     pub serial: String,
-    /// Model as the drive tells it, trimmed; "file" for a file.
+    /// Model that the drive reports, trimmed; "file" for a file.
     pub model: String,
-    /// The back end that drives it, for people: "spdk", "io_uring", "threads", "sim".
+    /// The back end that drives it, for people: "spdk", "io_uring", "threads", "sim", or "none" for a
+    /// drive that is missing.
     pub back_end: &'static str,
     /// Whole capacity, rounded down to a whole number of blocks.
     pub capacity_bytes: u64,
@@ -19,7 +20,9 @@ pub struct DriveInfo {
     pub queue_depth: u32,
     /// Whether completed writes may be lost at a power cut; `None` when it cannot be known.
     pub volatile_cache: Option<bool>,
-    /// Whether somebody else (the kernel) waits for the device, so that polling may sleep briefly
-    /// without delaying it.
+    /// Whether the kernel or another thread waits for the drive, so that polling may pause without
+    /// delaying it.
     pub interrupt_driven: bool,
+    /// Whether commands may name memory in huge pages only.
+    pub needs_huge_pages: bool,
 }

@@ -18,8 +18,8 @@ pub mod extent;
 pub mod format;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+pub mod host;
 pub mod limits;
-mod lock;
 pub mod memory;
 mod name;
 mod notice;

@@ -44,3 +44,6 @@ const _: () = {
     assert!(MAX_DRIVES < u16::MAX as usize);
     assert!(MAX_SEGMENT_BYTES / MIN_CHUNK_BYTES < 1 << 48);
 };
+
+/// Commands that may be in flight on one drive at most.
+pub const MAX_QUEUE_DEPTH: u32 = 4096;

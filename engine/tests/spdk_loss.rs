@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::faulty::Bench;
 use crate::common::{Pattern, save, save_disturbed};
-use stanchion_engine::device::kernel::OpenMode;
+use stanchion_engine::device::OpenMode;
 use stanchion_engine::device::sim::SimRng;
 use stanchion_engine::device::{self, Command, DmaSlice, Operation, SubmitError, spdk};
 use stanchion_engine::ring::codes;

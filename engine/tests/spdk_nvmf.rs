@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::common::device_rig::{PATIENCE, Rig};
 use crate::common::target::Target;
 use stanchion_engine::address::DriveAddress;
-use stanchion_engine::device::kernel::OpenMode;
+use stanchion_engine::device::OpenMode;
 use stanchion_engine::device::{self, Completion, Operation, SubmitError};
 use stanchion_engine::memory::{HugePages, Region};
 use stanchion_engine::{Error, IoError};
@@ -36,7 +36,7 @@ fn writes_are_read_back(sector_bytes: &str) {
     let Some(target) = Target::start(&options) else { return };
     let mut rig = open_rig(&address_of(&target), OpenMode::ReadWrite);
     let info = rig.device.info().clone();
-    assert_eq!((info.back_end, info.queue_depth), (device::SPDK, DEPTH));
+    assert_eq!((info.back_end, info.queue_depth), ("spdk", DEPTH));
     assert_eq!((info.capacity_bytes, info.serial.as_str()), (64 * MIB, "STNDRIVE0"));
     assert!(info.max_transfer_bytes >= PIECE_BYTES && !info.interrupt_driven);
     assert_eq!(info.address, address_of(&target).to_string());
@@ -261,7 +261,7 @@ fn pcie_drives_are_listed() {
         eprintln!("skipped: SPDK starts once per process; run by cargo-nextest");
         return;
     }
-    let bound = stanchion_engine::device::inventory::list(std::path::Path::new("/"))
+    let bound = stanchion_engine::host::inventory::list(std::path::Path::new("/"))
         .into_iter()
         .filter(|drive| drive.address.starts_with("pcie:") && drive.driver.is_some())
         .count();

@@ -6,8 +6,8 @@ use std::path::Path;
 use stanchion_engine::address::DriveAddress;
 use stanchion_engine::device::health_log::{HealthLog, read_health_log};
 use stanchion_engine::device::kernel;
-use stanchion_engine::device::pci::{self, KERNEL_DRIVER, NvmeFunction};
-use stanchion_engine::device::{locks, safety};
+use stanchion_engine::host::pci::{self, KERNEL_DRIVER, NvmeFunction};
+use stanchion_engine::host::{lock_files, safety};
 use stanchion_engine::{Error, ErrorKind, Survey, survey};
 
 use super::check::{Check, Root, Status};
@@ -131,7 +131,7 @@ fn owner(root: Root<'_>, address: &DriveAddress) -> Check {
             Err(_) => Vec::new(), // told when it is opened
         },
         DriveAddress::Path(_) => Vec::new(),
-        DriveAddress::Spdk { .. } => locks::drive_lock_holders(root.0, &address.to_string()),
+        DriveAddress::Spdk { .. } => lock_files::drive_lock_holders(root.0, &address.to_string()),
     };
     let check = match owners.first() {
         None => Check::ok(NAME, "nobody uses it"),
@@ -169,16 +169,16 @@ fn alignment(path: &Path) -> Check {
 }
 
 fn contents(survey: &Survey, address: &DriveAddress) -> Vec<Check> {
-    let subject = match survey.info.serial.as_str() {
-        "" => survey.info.address.clone(),
-        serial => format!("{serial} ({})", survey.info.address),
+    let subject = match survey.serial() {
+        "" => survey.address.clone(),
+        serial => format!("{serial} ({})", survey.address),
     };
     let mut checks = vec![Check::ok("contents", describe(&survey.content))];
     if let Some(finding) = survey.in_use.never_overridable().next() {
         let evidence = format!("{}: {}", finding.what, finding.evidence);
         checks[0] = Check::new("contents", Status::Fail, evidence);
     }
-    checks.push(match survey.info.volatile_cache {
+    checks.push(match survey.info.as_ref().and_then(|info| info.volatile_cache) {
         Some(true) => Check::ok("write cache", "volatile; every commit flushes it"),
         Some(false) => Check::ok("write cache", "none that a power cut could empty"),
         None => Check::skip("write cache", "the kernel does not tell"),

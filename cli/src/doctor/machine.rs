@@ -1,6 +1,7 @@
 //! The IOMMU, vfio, cores, io_uring and lock files.
 
-use stanchion_engine::device::{kernel, locks};
+use stanchion_engine::device::kernel;
+use stanchion_engine::host::lock_files;
 
 use super::check::{Check, Needs, Root, Status};
 
@@ -94,7 +95,7 @@ fn io_uring(root: Root<'_>, needs: Needs, tried: std::io::Result<()>) -> Check {
 
 fn lock_files(root: Root<'_>) -> Check {
     const NAME: &str = "lock files";
-    let files = locks::lock_files(root.0);
+    let files = lock_files::lock_files(root.0);
     let held: Vec<String> = files
         .iter()
         .filter(|file| !file.holders.is_empty() && !file.is_stale)

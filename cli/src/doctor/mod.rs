@@ -11,7 +11,7 @@ use clap::Args;
 use serde::Serialize;
 use stanchion_engine::Error;
 use stanchion_engine::address::DriveAddress;
-use stanchion_engine::device::pci::NvmeFunction;
+use stanchion_engine::host::pci::NvmeFunction;
 
 use self::check::{Check, Needs, Root, Status};
 use crate::args::Common;

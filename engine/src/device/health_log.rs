@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::pci;
-use super::sysfs::{self, DeviceNumber, System};
 use crate::address::DriveAddress;
 use crate::error::{Error, IoError};
+use crate::host::pci;
+use crate::host::sysfs::{self, DeviceNumber, System};
 
 /// Bytes of the log page.
 pub const HEALTH_LOG_BYTES: usize = 512;

@@ -13,9 +13,6 @@ use crate::format::DriveEntry;
 use crate::limits::DEFAULT_CHUNK_BYTES;
 use crate::memory::Region;
 
-/// [`DriveInfo::back_end`] of a drive that is not at hand.
-pub const NONE: &str = "none";
-
 /// A drive that is not at hand.
 pub(crate) struct MissingDrive {
     info: DriveInfo,
@@ -29,12 +26,13 @@ impl MissingDrive {
                 address: "missing".into(),
                 serial: entry.serial.clone(),
                 model: String::new(),
-                back_end: NONE,
+                back_end: "none",
                 capacity_bytes: entry.capacity_bytes,
                 max_transfer_bytes: DEFAULT_CHUNK_BYTES,
                 queue_depth: 1,
                 volatile_cache: None,
                 interrupt_driven: true,
+                needs_huge_pages: false,
             },
         }
     }

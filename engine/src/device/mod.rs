@@ -1,122 +1,24 @@
-//! Drives as the reactor sees them: a queue pair that takes commands and gives completions.
-//!
-//! Invariants that every back end keeps:
-//! - Commands are unordered. Whoever needs order waits for completions.
-//! - Each accepted command completes exactly once, with the tag it was given.
-//! - Memory named by an accepted command may be touched by the device until that completion has
-//!   been taken from [`Device::poll`], or until the device has been dropped: `drop` does not return
-//!   while the hardware, the kernel or a helper thread may still touch it.
-//! - `submit` and `poll` never block and never allocate.
-//! - A completed write is durable only after a later [`Operation::Flush`] that was submitted after
-//!   that completion, or if it was itself a [`Operation::WriteDurable`].
+//! Drives as the reactor sees them: the [`Device`] interface, its back ends, and what follows from
+//! what a drive answers.
 
-pub mod binding;
+pub(crate) mod check;
 pub(crate) mod condition;
 pub mod health_log;
-pub mod inventory;
+mod interface;
 pub mod kernel;
-pub mod locks;
 pub(crate) mod missing;
 mod open;
-pub mod pci;
+mod open_mode;
+mod regions;
 pub(crate) mod retrying;
-pub mod safety;
 pub mod sim;
 #[cfg(feature = "spdk")]
 pub mod spdk;
 pub(crate) mod status;
-mod sysfs;
-#[cfg(test)]
-mod test_tools;
 
 pub use crate::drive_info::DriveInfo;
 pub use crate::memory::DmaSlice;
-pub use missing::NONE;
+pub use interface::{Command, Completion, Device, Operation, SubmitError};
 pub use open::{KERNEL_QUEUE_DEPTH, SPDK_QUEUE_DEPTH, open};
-
-use std::sync::Arc;
-
-use crate::error::{Error, IoError};
-use crate::memory::Region;
-
-/// [`DriveInfo::back_end`] of drives that SPDK drives.
-pub const SPDK: &str = "spdk";
-
-/// What a drive is asked to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Operation {
-    /// Drive to memory.
-    Read,
-    /// Memory to drive; may stay in the drive's volatile cache.
-    Write,
-    /// Memory to drive, durable when it completes (NVMe: Force Unit Access).
-    WriteDurable,
-    /// Makes durable every write that completed before this was submitted. Names no memory.
-    Flush,
-}
-
-/// One command.
-#[derive(Clone, Copy, Debug)]
-pub struct Command {
-    /// What to do.
-    pub operation: Operation,
-    /// Where on the drive; block aligned; ignored by a flush.
-    pub offset_bytes: u64,
-    /// The memory to move; lies within a region given to [`Device::register`].
-    pub memory: DmaSlice,
-    /// Comes back in the completion.
-    pub tag: u64,
-}
-
-/// The end of one command.
-#[derive(Clone, Copy, Debug)]
-pub struct Completion {
-    /// The command's tag.
-    pub tag: u64,
-    /// Whether it did all that was asked.
-    pub status: Result<(), IoError>,
-}
-
-/// Why a command was not accepted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SubmitError {
-    /// The queue is full: poll, then try again. Nothing was submitted.
-    Full,
-    /// The drive refuses it; treat as a completion with this status. Nothing was submitted.
-    Failed(IoError),
-}
-
-/// One drive, open for the exclusive use of one thread at a time.
-pub trait Device: Send {
-    /// Facts read when it was opened.
-    fn info(&self) -> &DriveInfo;
-
-    /// Makes a region usable in commands. Not on the hot path: may block and allocate. Registering
-    /// a region twice is harmless. The device keeps the region alive until it is dropped or
-    /// [`Device::unregister`] is called.
-    ///
-    /// # Errors
-    /// When the back end cannot use the memory (wrong page size, limits of locked memory).
-    fn register(&mut self, region: &Arc<Region>) -> Result<(), Error>;
-
-    /// Forgets a region. The caller has no command in flight that names it.
-    fn unregister(&mut self, region: &Arc<Region>);
-
-    /// Hands one command to the drive.
-    ///
-    /// # Errors
-    /// See [`SubmitError`]. On an error nothing was submitted and no completion will come.
-    ///
-    /// # Safety
-    /// `command.memory` must stay valid, and must not be written (for a write) or touched (for a
-    /// read) by anybody else, until its completion was taken from `poll` or the device was dropped.
-    #[allow(unsafe_code)]
-    unsafe fn submit(&mut self, command: Command) -> Result<(), SubmitError>;
-
-    /// Takes completions, at most as many as fit into `completions`, and says how many it wrote.
-    /// Also tends the drive (keep-alive, timeouts): call it at least every 100 ms, even when idle.
-    fn poll(&mut self, completions: &mut [Completion]) -> usize;
-
-    /// Commands accepted and not yet taken from `poll`.
-    fn in_flight(&self) -> u32;
-}
+pub use open_mode::OpenMode;
+pub(crate) use regions::Regions;

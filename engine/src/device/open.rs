@@ -2,8 +2,7 @@
 //! tried in its place.
 
 use crate::address::DriveAddress;
-use crate::device::Device;
-use crate::device::kernel::{self, OpenMode};
+use crate::device::{Device, OpenMode, kernel};
 use crate::error::Error;
 
 /// Commands in flight on a drive that SPDK drives, unless the options say otherwise: with chunks of

@@ -7,15 +7,14 @@
 
 use crate::address::DriveAddress;
 use crate::commit;
-use crate::device::kernel::OpenMode;
 use crate::device::retrying::Retrying;
-use crate::device::safety::{self, Findings};
-use crate::device::{self, Device, DriveInfo};
+use crate::device::{self, Device, DriveInfo, OpenMode};
 use crate::direct::DirectDrives;
 use crate::drives::Drives as _;
 use crate::error::Error;
 use crate::format::{DriveState, Label};
-use crate::lock::{PoolLock, Sharing};
+use crate::host::lock::{PoolLock, Sharing};
+use crate::host::safety::{self, Findings};
 use crate::memory::HugePages;
 use crate::pool::format::{Content, Survey, label_serial, read_content};
 use crate::pool::open::{in_order, metadata_pages, open_usable};
@@ -99,7 +98,7 @@ fn admit_checked(
     };
     let vacancy = Vacancy::find(&membership, own_label.as_ref(), &info)?;
     if !vacancy.returning {
-        Survey { info: info.clone(), content, in_use }.check(force)?;
+        Survey::of(&info, content, in_use).check(force)?;
     }
 
     let mut devices = in_order(given.into_devices(), &membership);

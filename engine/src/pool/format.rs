@@ -1,23 +1,20 @@
 //! Making a pool of drives, and looking at what a drive holds before that. In which order a pool is
 //! written is in [`crate::commit::make_pool`].
 
-use std::path::Path;
-
 use uuid::Uuid;
 
 use crate::address::DriveAddress;
 use crate::commit::make_pool;
-use crate::device::kernel::{self, OpenMode};
 use crate::device::retrying::Retrying;
-use crate::device::safety::{self, Findings, PROBE_BYTES, content_signature};
-use crate::device::{Device, DriveInfo};
+use crate::device::{Device, DriveInfo, OpenMode, kernel};
 use crate::direct::DirectDrives;
 use crate::drives::{DriveCommand, Drives, run_all};
 use crate::error::Error;
 use crate::format::MAX_SERIAL_BYTES;
 use crate::format::{DriveEntry, DriveState, Features, Label, Layout, Redundancy};
+use crate::host::lock::{PoolLock, Sharing};
+use crate::host::safety::{self, Findings, PROBE_BYTES, content_signature};
 use crate::limits::{DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES};
-use crate::lock::{PoolLock, Sharing};
 use crate::placement;
 use crate::pool::new_id;
 use crate::pool::open::{metadata_pages, open_devices};
@@ -50,8 +47,10 @@ pub enum Content {
 /// A drive before it is formatted.
 #[derive(Clone, Debug)]
 pub struct Survey {
-    /// The drive. For an absent file only the address means something.
-    pub info: DriveInfo,
+    /// Its address.
+    pub address: String,
+    /// The drive; `None` when it was not opened: a file that does not exist, or a drive in use.
+    pub info: Option<DriveInfo>,
     /// What it holds.
     pub content: Content,
     /// Who uses it.
@@ -59,13 +58,22 @@ pub struct Survey {
 }
 
 impl Survey {
+    /// The drive's serial number; empty when it was not opened.
+    pub fn serial(&self) -> &str {
+        self.info.as_ref().map_or("", |info| &info.serial)
+    }
+
+    pub(super) fn of(info: &DriveInfo, content: Content, in_use: Findings) -> Survey {
+        Survey { address: info.address.clone(), info: Some(info.clone()), content, in_use }
+    }
+
     /// Whether it may be formatted. [`format`] asks the same again, of what is there by then.
     ///
     /// # Errors
     /// [`Error::Busy`] for a drive that a live process has; [`Error::Refused`] with the reason, and
     /// with what overrides it if anything does.
     pub fn check(&self, force: bool) -> Result<(), Error> {
-        let (address, serial) = (self.info.address.clone(), self.info.serial.clone());
+        let (address, serial) = (self.address.clone(), self.serial().to_owned());
         if let Some(locked) = self.in_use.0.iter().find(|finding| finding.what == "locked") {
             let (what, owner) = (format!("drive {address}"), locked.evidence.clone());
             return Err(Error::Busy { what, owner });
@@ -159,35 +167,21 @@ pub fn survey(drives: &[DriveAddress]) -> Result<Vec<Survey>, Error> {
 fn survey_one(address: &DriveAddress) -> Result<Survey, Error> {
     let mut in_use = Findings::default();
     if let DriveAddress::Path(path) = address {
+        let unopened =
+            |content, in_use| Survey { address: address.to_string(), info: None, content, in_use };
         if !path.exists() {
-            return Ok(absent(path));
+            return Ok(unopened(Content::Absent, in_use));
         }
         in_use = safety::inspect(path)?;
         if in_use.never_overridable().next().is_some() {
-            let info = DriveInfo { address: address.to_string(), ..absent(path).info };
-            return Ok(Survey { info, content: Content::Foreign("a drive in use".into()), in_use });
+            return Ok(unopened(Content::Foreign("a drive in use".into()), in_use));
         }
     }
     let devices = open_devices(std::slice::from_ref(address), OpenMode::ReadOnly, Some(8))?;
     let pages = metadata_pages(&devices);
     let mut drives = DirectDrives::new(devices, pages)?;
     let content = read_content(&mut drives, 0)?;
-    Ok(Survey { info: drives.info()[0].clone(), content, in_use })
-}
-
-fn absent(path: &Path) -> Survey {
-    let info = DriveInfo {
-        address: path.display().to_string(),
-        serial: String::new(),
-        model: "file".into(),
-        back_end: "none",
-        capacity_bytes: 0,
-        max_transfer_bytes: 0,
-        queue_depth: 0,
-        volatile_cache: None,
-        interrupt_driven: true,
-    };
-    Survey { info, content: Content::Absent, in_use: Findings::default() }
+    Ok(Survey::of(&drives.info()[0], content, in_use))
 }
 
 /// What the drive at `index` holds, by its bytes.
@@ -268,7 +262,9 @@ pub fn format(options: &FormatOptions) -> Result<FormatReport, Error> {
         let DriveAddress::Path(path) = address else { continue };
         if path.exists() {
             let in_use = safety::inspect(path)?;
-            Survey { in_use, ..absent(path) }.check(options.force)?;
+            let address = address.to_string();
+            Survey { address, info: None, content: Content::Absent, in_use }
+                .check(options.force)?;
         } else if let Some(size_bytes) = options.create_bytes {
             kernel::create_file(path, size_bytes)?;
             created.0.push(path.clone());
@@ -320,8 +316,7 @@ pub fn format_on(
         {
             locks.push((pool, PoolLock::take(pool, Sharing::Exclusive)?));
         }
-        let in_use = Findings::default();
-        Survey { info: info.clone(), content, in_use }.check(options.force)?;
+        Survey::of(info, content, Findings::default()).check(options.force)?;
     }
     let label = plan_label(&info, options)?;
     make_pool(&mut drives, &label)?;

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::device::Device;
 use crate::error::Error;
 use crate::format::{Label, SegmentTable};
-use crate::lock::PoolLock;
+use crate::host::lock::PoolLock;
 use crate::name::CheckpointName;
 use crate::pool::keeper::Keeper;
 use crate::pool::shared::Shared;

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use crate::address::DriveAddress;
-use crate::device::kernel::OpenMode;
 use crate::device::missing::MissingDrive;
 use crate::device::retrying::Retrying;
-use crate::device::{self, Device, DriveInfo};
+use crate::device::{self, Device, DriveInfo, OpenMode};
 use crate::direct::DirectDrives;
 use crate::drives::Drives as _;
 use crate::error::{Error, ErrorKind};
 use crate::format::Layout;
-use crate::lock::{PoolLock, Sharing};
+use crate::host::lock::{PoolLock, Sharing};
 use crate::memory::HugePages;
 use crate::pool::options::{PoolMode, PoolOptions};
 use crate::pool::shared::{Shared, unix_ns};
@@ -112,11 +111,10 @@ pub(super) fn open_usable(
     }
 }
 
-/// Pages for metadata: SPDK reads and writes huge pages only; the kernel takes any, and metadata is
-/// too little to be worth huge ones.
+/// Pages for metadata: huge ones where a drive needs them. Metadata is too small to gain from them.
 pub(super) fn metadata_pages(devices: &[Box<dyn Device>]) -> HugePages {
-    let any_spdk = devices.iter().any(|device| device.info().back_end == device::SPDK);
-    if any_spdk { HugePages::Required } else { HugePages::Off }
+    let needed = devices.iter().any(|device| device.info().needs_huge_pages);
+    if needed { HugePages::Required } else { HugePages::Off }
 }
 
 /// The devices in the order of the pool's drive table, with stand-ins for those that are not at hand.

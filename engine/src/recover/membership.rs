@@ -158,6 +158,7 @@ mod tests {
             queue_depth: 1,
             volatile_cache: None,
             interrupt_driven: false,
+            needs_huge_pages: false,
         };
         (0..count).map(info).collect()
     }

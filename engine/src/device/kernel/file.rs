@@ -15,10 +15,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::OpenMode;
-use crate::device::DriveInfo;
-use crate::device::sysfs::{self, DeviceNumber, Holders, LINGER, LINGER_LOOK, System};
+use crate::device::{DriveInfo, OpenMode};
 use crate::error::Error;
+use crate::host::location::{open_location, reopen};
+use crate::host::sysfs::{self, DeviceNumber, Holders, LINGER, LINGER_LOOK, System};
 use crate::limits::{BLOCK_BYTES, MAX_CHUNK_BYTES};
 use crate::units::{is_block_aligned, round_down};
 
@@ -35,11 +35,16 @@ pub(super) struct DriveFile {
     /// The unit in which the kernel moves direct I/O: a transfer that ends elsewhere met the end of
     /// the file.
     pub(super) unit_bytes: u32,
+    pub(super) address: String,
+    serial: String,
+    model: String,
+    capacity_bytes: u64,
+    volatile_cache: Option<bool>,
 }
 
 impl DriveFile {
-    /// Opens `path` and reads what can be known of it; the caller fills in the back end and the queue depth.
-    pub(super) fn open(path: &Path, mode: OpenMode) -> Result<(DriveFile, DriveInfo), Error> {
+    /// Opens and locks `path`, and reads what can be known of it.
+    pub(super) fn open(path: &Path, mode: OpenMode) -> Result<DriveFile, Error> {
         let name = path.display().to_string();
         let location = open_location(path)?;
         let metadata = location.metadata().map_err(|e| Error::os(format!("stat of {name}"), e))?;
@@ -79,18 +84,33 @@ impl DriveFile {
         } else {
             (format!("file-{:x}-{:x}", metadata.dev(), metadata.ino()), "file".into())
         };
-        let info = DriveInfo {
+        let volatile_cache = block_dir.as_deref().and_then(sysfs::volatile_cache);
+        Ok(DriveFile {
+            file,
+            mode,
+            unit_bytes,
             address: name,
             serial,
             model,
-            back_end: "",
             capacity_bytes,
+            volatile_cache,
+        })
+    }
+
+    /// The drive, once it is known what moves its bytes.
+    pub(super) fn info(&self, back_end: &'static str, queue_depth: u32) -> DriveInfo {
+        DriveInfo {
+            address: self.address.clone(),
+            serial: self.serial.clone(),
+            model: self.model.clone(),
+            back_end,
+            capacity_bytes: self.capacity_bytes,
             max_transfer_bytes: MAX_CHUNK_BYTES,
-            queue_depth: 0,
-            volatile_cache: block_dir.as_deref().and_then(sysfs::volatile_cache),
+            queue_depth,
+            volatile_cache: self.volatile_cache,
             interrupt_driven: true,
-        };
-        Ok((DriveFile { file, mode, unit_bytes }, info))
+            needs_huge_pages: false,
+        }
     }
 }
 
@@ -189,42 +209,6 @@ fn reserve(file: &File, size_bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Opens a location without opening what lies there, and checks that it may be a drive.
-pub(crate) fn open_location(path: &Path) -> Result<File, Error> {
-    let name = path.display().to_string();
-    let location = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path);
-    let location = location.map_err(|error| match error.raw_os_error() {
-        Some(libc::ENOENT | libc::ENOTDIR) => Error::DriveNotFound {
-            address: name.clone(),
-            detail: "no such file or block device; `stanchion drives` lists what there is".into(),
-        },
-        _ => Error::os(format!("opening {name}"), error),
-    })?;
-    let kind =
-        location.metadata().map_err(|e| Error::os(format!("stat of {name}"), e))?.file_type();
-    if kind.is_file() || kind.is_block_device() {
-        return Ok(location);
-    }
-    let what = if kind.is_dir() {
-        "a directory"
-    } else if kind.is_char_device() {
-        "a character device"
-    } else if kind.is_fifo() {
-        "a FIFO"
-    } else {
-        "a socket"
-    };
-    Err(Error::Usage(format!(
-        "{name} is {what}; a drive is a block device, a regular file, or an NVMe address such as pcie:0000:04:00.0"
-    )))
-}
-
-/// Opens for reading what a descriptor of [`open_location`] refers to.
-pub(crate) fn reopen(location: &File, write: bool, flags: i32) -> io::Result<File> {
-    let path = format!("/proc/self/fd/{}", location.as_raw_fd());
-    OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
-}
-
 /// Tries again while what is in the way will go away by itself, as far as one can tell.
 fn persist<T>(
     metadata: &fs::Metadata,
@@ -308,7 +292,7 @@ fn busy(name: &str, metadata: &fs::Metadata, error: io::Error) -> Error {
         system.lock_owners(inode_device, metadata.ino()).iter().map(ToString::to_string).collect();
     if owners.is_empty() && metadata.file_type().is_block_device() {
         let number = DeviceNumber::from_raw(metadata.rdev());
-        let findings = crate::device::safety::inspect_block_device(&system, number);
+        let findings = crate::host::safety::inspect_block_device(&system, number);
         owners = findings
             .into_iter()
             .filter(|finding| !finding.overridable)

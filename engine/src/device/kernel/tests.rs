@@ -7,11 +7,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::open::{IoMethod, open_with};
 use super::*;
 use crate as engine;
-use crate::device::test_tools::{LoopDevice, Mounted, tool};
-use crate::limits::BLOCK_BYTES;
-use crate::memory::HugePages;
+use crate::device::{OpenMode, Operation, SubmitError};
+use crate::error::{Error, IoError};
+use crate::host::test_tools::{LoopDevice, Mounted, tool};
+use crate::limits::{BLOCK_BYTES, MAX_QUEUE_DEPTH};
+use crate::memory::{HugePages, Region};
 
 #[path = "../../../tests/common/device_rig.rs"]
 #[allow(dead_code)]

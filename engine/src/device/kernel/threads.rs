@@ -18,8 +18,11 @@ use std::thread::JoinHandle;
 use crossbeam::queue::ArrayQueue;
 
 use super::file::DriveFile;
-use super::{AfterCall, OpenMode, Regions, after_call, check};
-use crate::device::{Command, Completion, Device, DriveInfo, Operation, SubmitError};
+use super::transfer::{AfterCall, after_call};
+use crate::device::check::check;
+use crate::device::{
+    Command, Completion, Device, DriveInfo, OpenMode, Operation, Regions, SubmitError,
+};
 use crate::error::{Error, IoError};
 use crate::memory::Region;
 

@@ -19,8 +19,11 @@ use io_uring::types::{Fixed, FsyncFlags};
 use io_uring::{EnterFlags, IoUring, opcode, squeue};
 
 use super::file::DriveFile;
-use super::{AfterCall, Regions, after_call, check};
-use crate::device::{Command, Completion, Device, DmaSlice, DriveInfo, Operation, SubmitError};
+use super::transfer::{AfterCall, after_call};
+use crate::device::check::check;
+use crate::device::{
+    Command, Completion, Device, DmaSlice, DriveInfo, Operation, Regions, SubmitError,
+};
 use crate::error::Error;
 use crate::memory::Region;
 

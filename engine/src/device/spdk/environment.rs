@@ -7,9 +7,9 @@
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use crate::device::inventory;
-use crate::device::pci::is_user_space_driver;
 use crate::error::Error;
+use crate::host::inventory;
+use crate::host::pci::is_user_space_driver;
 
 /// The environment variable for the huge-page memory, in MiB, that SPDK takes at its start for
 /// queues and request objects; it takes more when that is used up. Data does not lie there.

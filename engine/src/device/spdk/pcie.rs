@@ -1,18 +1,12 @@
-//! PCIe drives before SPDK touches them: which driver has them, who claimed them, which there are.
+//! PCIe drives before SPDK touches them: which driver has them, and who claimed them.
 
-use std::ffi::{CStr, c_char, c_void};
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::ptr::NonNull;
 
-use spdk_sys::{stn_spdk_controller, stn_spdk_controller_facts};
-
-use super::{controller, environment, info};
-use crate::address::DriveAddress;
-use crate::device::pci::is_user_space_driver;
-use crate::device::{DriveInfo, inventory};
 use crate::error::Error;
+use crate::host::inventory;
+use crate::host::pci::is_user_space_driver;
 
 /// Refuses a function that SPDK cannot have, before SPDK tries.
 pub(super) fn check_driver(transport_id: &str, function: &str) -> Result<(), Error> {
@@ -67,48 +61,4 @@ pub(super) fn owner(function: &str) -> Option<String> {
         (asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short)
             .then(|| format!("process {}", lock.l_pid))
     })
-}
-
-/// The namespaces of every PCIe drive that a user-space driver has, for a listing. Attaches to each
-/// drive, which resets it: drives that this process uses are left out, and no other process may be
-/// using one.
-///
-/// # Errors
-/// [`Error::Environment`] when SPDK does not start.
-pub fn list_pcie() -> Result<Vec<DriveInfo>, Error> {
-    environment::start(true)?;
-    let mut found: Vec<DriveInfo> = Vec::new();
-    // SAFETY: `visit` gets the vector, which outlives the call and is used by nobody else meanwhile.
-    let result = unsafe { spdk_sys::stn_spdk_pcie_list(Some(visit), (&raw mut found).cast()) };
-    if result < 0 {
-        return Err(Error::os(
-            "looking for PCIe drives through SPDK",
-            std::io::Error::from_raw_os_error(-result),
-        ));
-    }
-    Ok(found)
-}
-
-unsafe extern "C" fn visit(
-    context: *mut c_void,
-    address: *const c_char,
-    controller: *mut stn_spdk_controller,
-) {
-    // SAFETY: the context is `list_pcie`'s vector, and the address a string for this call's length.
-    let (found, address) =
-        unsafe { (&mut *context.cast::<Vec<DriveInfo>>(), CStr::from_ptr(address)) };
-    let Some(controller) = NonNull::new(controller) else { return };
-    let parsed = address.to_string_lossy().parse::<DriveAddress>();
-    let Ok(DriveAddress::Spdk { transport_id, .. }) = parsed else { return };
-    let mut about = stn_spdk_controller_facts::default();
-    // SAFETY: the controller is ours for the length of this call.
-    unsafe {
-        spdk_sys::stn_spdk_controller_facts(controller.as_ptr(), &raw mut about);
-        for id in controller::namespaces(controller) {
-            let Some(namespace) = controller::namespace(controller, id) else { continue };
-            if let Ok(info) = info(&transport_id, &about, &namespace.info) {
-                found.push(info);
-            }
-        }
-    }
 }

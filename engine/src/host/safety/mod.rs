@@ -13,7 +13,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::kernel::{open_location, reopen};
+use super::location::{open_location, reopen};
 use super::sysfs::{self, DeviceNumber, System};
 use crate::error::Error;
 
@@ -63,7 +63,7 @@ fn in_use(what: &'static str, evidence: String) -> Finding {
 }
 
 /// Who uses the block device or the file at `path`, as far as the kernel tells. The bytes on it are
-/// not looked at; see [`content_signature`]. An open [`Device`](super::Device) counts as a user:
+/// not looked at; see [`content_signature`]. An open [`crate::device::Device`] counts as a user:
 /// inspect before opening.
 ///
 /// # Errors
@@ -184,13 +184,9 @@ pub(crate) fn inspect_block_device(system: &System, device: DeviceNumber) -> Vec
 
 /// Whether somebody holds a lock on it that /proc does not show to us (another pid namespace). The
 /// lock that this takes for the test is gone when it returns.
-#[allow(unsafe_code)]
 fn is_locked(location: &fs::File) -> bool {
-    use std::os::fd::AsRawFd;
     let Ok(file) = reopen(location, false, libc::O_NONBLOCK) else { return false };
-    // SAFETY: plain call on a descriptor that `file` owns.
-    let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
-    result != 0 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock
+    matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock))
 }
 
 #[cfg(test)]

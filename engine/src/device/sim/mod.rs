@@ -263,6 +263,7 @@ impl SimDrive {
             max_transfer_bytes: u64::from(hardware.config.max_transfer_bytes),
             queue_depth: hardware.config.queue_depth,
             volatile_cache: Some(hardware.config.volatile_cache),
+            needs_huge_pages: false,
             interrupt_driven: false,
         };
         Ok(SimDevice::new(self.clone(), info, hardware.epoch))

@@ -1,8 +1,8 @@
 use std::fs;
 
 use super::*;
-use crate::device::kernel::{self, OpenMode};
-use crate::device::test_tools::{LoopDevice, Mounted, tool};
+use crate::device::{OpenMode, kernel};
+use crate::host::test_tools::{LoopDevice, Mounted, tool};
 
 const IMAGE_BYTES: u64 = 16 << 20;
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use super::lock;
 use super::sysfs::{DeviceNumber, System, names, read_line};
-use crate::lock;
 
 /// A lock file.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,0 +1,485 @@
+//! An open namespace: its queue pair, the commands on it, and what happens when it is lost.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::controller::{Controller, Namespace, QueuePair};
+use super::namespace::{drive_info, supported_split};
+use super::registration::{self, Registration};
+use super::slots::Slots;
+use super::split::Split;
+use super::{environment, fence, inject};
+use crate::address::{DriveAddress, function_of_transport_id};
+use crate::device::check::check;
+use crate::device::health_log::HealthLog;
+use crate::device::{
+    Command, Completion, Device, DriveInfo, OpenMode, Operation, Regions, SubmitError,
+};
+use crate::error::{Error, IoError};
+use crate::host::lock::{DriveLock, Sharing};
+use crate::limits::MAX_QUEUE_DEPTH;
+use crate::memory::Region;
+
+/// The environment variable for the seconds after which a command, and with it its drive, counts as
+/// lost.
+pub const TIMEOUT_VARIABLE: &str = "STANCHION_IO_TIMEOUT_S";
+
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often the controller and the clock of the commands are looked after.
+const TEND_INTERVAL: Duration = Duration::from_millis(10);
+/// Request objects of one queue pair at most: some 300 bytes each.
+const MAX_REQUESTS: u64 = 16 << 10;
+/// What SPDK gives a queue pair by itself.
+const MIN_REQUESTS: u64 = 512;
+
+/// See [`unaccounted_requests`].
+static UNACCOUNTED: AtomicU64 = AtomicU64::new(0);
+
+/// Requests that SPDK took and never completed, over all drives that this process has closed or
+/// lost. Anything but 0 is a fault of the driver: what they named is kept and never used again.
+pub fn unaccounted_requests() -> u64 {
+    UNACCOUNTED.load(Ordering::Acquire)
+}
+
+/// Regions of memory that are registered with SPDK now: 0 when every device and session is closed.
+pub fn registered_regions() -> usize {
+    registration::count()
+}
+
+/// As [`crate::device::open`], with a way to make the device's commands fail.
+#[doc(hidden)]
+pub fn open_with_injector(
+    address: &DriveAddress,
+    queue_depth: u32,
+) -> Result<(Box<dyn Device>, inject::Injector), Error> {
+    let DriveAddress::Spdk { transport_id, namespace } = address else {
+        return Err(Error::Usage(format!("{address} is no drive of SPDK's")));
+    };
+    let injector = inject::Injector::default();
+    let mut device = open_device(transport_id, *namespace, OpenMode::ReadWrite, queue_depth)?;
+    device.injector = Some(injector.clone());
+    Ok((Box::new(device), injector))
+}
+
+/// Opens a namespace behind an SPDK transport ID in the form that [`DriveAddress`] prints. It stays
+/// locked on this host until the device is dropped.
+///
+/// # Errors
+/// [`Error::DriveNotFound`] when nothing answers there; [`Error::Busy`] naming the owner;
+/// [`Error::Environment`] when SPDK cannot run or the drive cannot be used with it.
+pub(crate) fn open(
+    transport_id: &str,
+    namespace: u32,
+    mode: OpenMode,
+    queue_depth: u32,
+) -> Result<Box<dyn Device>, Error> {
+    Ok(Box::new(open_device(transport_id, namespace, mode, queue_depth)?))
+}
+
+fn open_device(
+    transport_id: &str,
+    namespace: u32,
+    mode: OpenMode,
+    queue_depth: u32,
+) -> Result<SpdkDevice, Error> {
+    if queue_depth == 0 || queue_depth > MAX_QUEUE_DEPTH {
+        return Err(Error::Usage(format!(
+            "a queue depth of {queue_depth}: it is 1 to {MAX_QUEUE_DEPTH}"
+        )));
+    }
+    let timeout = timeout(std::env::var(TIMEOUT_VARIABLE).ok().as_deref())?;
+    let address = DriveAddress::Spdk { transport_id: transport_id.into(), namespace }.to_string();
+    let writable = mode == OpenMode::ReadWrite;
+    let sharing = if writable { Sharing::Exclusive } else { Sharing::Shared };
+    let lock = DriveLock::take(&address, sharing)?;
+    environment::start(function_of_transport_id(transport_id).is_some())?;
+    if writable {
+        wait_for_fence(&address, &lock);
+    }
+    let controller = Controller::connect(transport_id, timeout)?;
+    let about = controller.info();
+    let Some(found) = controller.namespace(namespace) else {
+        return Err(Error::DriveNotFound {
+            address,
+            detail: format!(
+                "the controller has no namespace {namespace}; it has {:?}, as in ns:N",
+                controller.namespaces()
+            ),
+        });
+    };
+    let split = supported_split(&address, &about, &found.info)?;
+    let pieces = split.max_pieces(split.max_command_bytes());
+    let queue_depth = queue_depth.min((MAX_REQUESTS / pieces) as u32);
+    let info = drive_info(transport_id, &about, &found.info, split, queue_depth);
+    if writable && found.info.is_write_protected {
+        return Err(Error::Environment(format!(
+            "drive {address} ({}): the namespace is write protected; lift that, or open it for reading",
+            info.serial
+        )));
+    }
+    let requests = (u64::from(queue_depth) * pieces).max(MIN_REQUESTS) as u32;
+    let queue = controller.queue_pair(requests)?;
+    tracing::debug!(
+        drive = info.address,
+        serial = info.serial,
+        queue_depth,
+        requests,
+        ?split,
+        "opened through SPDK"
+    );
+    Ok(SpdkDevice {
+        queue: Some(queue),
+        namespace: found,
+        slots: Slots::new(info.queue_depth, pieces as usize),
+        stalled: VecDeque::with_capacity(info.queue_depth as usize),
+        regions: Regions::new(),
+        split,
+        mode,
+        timeout,
+        tended: Instant::now(),
+        lost: false,
+        info,
+        injector: None,
+        lock,
+    })
+}
+
+/// Waits until nothing that was sent to this drive by whoever lost it can reach it any more.
+fn wait_for_fence(address: &str, lock: &DriveLock) {
+    let fence = lock.beside("fence");
+    let mut remaining = fence::remaining(&fence);
+    if remaining > Duration::ZERO {
+        tracing::warn!(
+            drive = address,
+            seconds = remaining.as_secs_f32(),
+            "its connection was lost with commands under way: waiting until none can reach it any more"
+        );
+    }
+    while remaining > Duration::ZERO {
+        std::thread::sleep(remaining);
+        remaining = fence::remaining(&fence);
+    }
+    // What cannot be removed has passed all the same.
+    let _ = std::fs::remove_file(fence);
+}
+
+/// A drive's own account of its health.
+///
+/// # Errors
+/// As [`open`]; [`Error::Environment`] when the drive does not answer.
+pub(crate) fn read_health_log(transport_id: &str, namespace: u32) -> Result<HealthLog, Error> {
+    let address = DriveAddress::Spdk { transport_id: transport_id.into(), namespace }.to_string();
+    let _lock = DriveLock::take(&address, Sharing::Shared)?;
+    environment::start(function_of_transport_id(transport_id).is_some())?;
+    let controller = Controller::connect(transport_id, DEFAULT_TIMEOUT)?;
+    controller.health()
+}
+
+fn timeout(variable: Option<&str>) -> Result<Duration, Error> {
+    match variable {
+        None | Some("") => Ok(DEFAULT_TIMEOUT),
+        Some(text) => match text.parse::<u64>() {
+            Ok(seconds @ 1..=3600) => Ok(Duration::from_secs(seconds)),
+            _ => Err(Error::Usage(format!("{TIMEOUT_VARIABLE}={text}: it is seconds, 1 to 3600"))),
+        },
+    }
+}
+
+/// An open drive. The lock is last: it is let go when the controller is.
+struct SpdkDevice {
+    /// None once the drive is lost.
+    queue: Option<QueuePair>,
+    /// Its pointer is valid as long as `queue` is there.
+    namespace: Namespace,
+    slots: Arc<Slots>,
+    /// Slots of which SPDK did not take every piece yet.
+    stalled: VecDeque<u32>,
+    regions: Regions<Registration>,
+    split: Split,
+    mode: OpenMode,
+    timeout: Duration,
+    tended: Instant,
+    /// The drive refused a command as lost; the next poll ends the rest.
+    lost: bool,
+    info: DriveInfo,
+    /// In tests.
+    injector: Option<inject::Injector>,
+    lock: DriveLock,
+}
+
+// SAFETY: SPDK ties queue pairs and namespaces to no thread; it wants one thread at a time, which
+// `&mut self` gives, and a move to another thread orders what the first one did before it. The
+// slots are known to nobody but this device and the requests on its queue pair. What several
+// devices share, the controller, is behind a lock of its own.
+unsafe impl Send for SpdkDevice {}
+
+/// What became of sending a slot's pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sent {
+    All,
+    /// SPDK has no request object left.
+    Stalled,
+    Failed(IoError),
+}
+
+impl SpdkDevice {
+    /// Sends the pieces of a slot that were not sent yet.
+    fn send(&mut self, slot: u32) -> Sent {
+        let Some(queue) = &self.queue else { return Sent::Failed(IoError::Removed) };
+        let command = self.slots.command(slot);
+        let sector_bytes = self.namespace.info.sector_bytes;
+        while self.slots.has_more_to_send(slot) {
+            let sent = self.slots.sent_bytes(slot);
+            let offset = command.offset_bytes + u64::from(sent);
+            let length = self.split.next(offset, command.memory.len_bytes - sent);
+            let Some(request) = self.slots.next_request(slot) else {
+                debug_assert!(false, "more pieces than reckoned");
+                return Sent::Failed(IoError::Os(libc::EINVAL));
+            };
+            let memory = command.memory.address.as_ptr().wrapping_add(sent as usize).cast();
+            let lba = offset / u64::from(sector_bytes);
+            let count = length / sector_bytes;
+            let fua = spdk_sys::STN_SPDK_FLAG_FUA;
+            let (queue, namespace) = (queue.as_ptr(), self.namespace.pointer.as_ptr());
+            // SAFETY: a live queue pair and its namespace, used by this thread alone; a request of
+            // a slot that is not on its way, pinned in `self.slots`. The piece lies within the
+            // command's memory, which `submit` found within a registered region and whose owner
+            // leaves it alone until the completion: see `submit`.
+            let result = unsafe {
+                match command.operation {
+                    Operation::Read => {
+                        spdk_sys::stn_spdk_read(queue, namespace, request, memory, lba, count, 0)
+                    }
+                    Operation::Write => {
+                        spdk_sys::stn_spdk_write(queue, namespace, request, memory, lba, count, 0)
+                    }
+                    Operation::WriteDurable => {
+                        spdk_sys::stn_spdk_write(queue, namespace, request, memory, lba, count, fua)
+                    }
+                    Operation::Flush => spdk_sys::stn_spdk_flush(queue, namespace, request),
+                }
+            };
+            match -result {
+                0 => self.slots.sent(slot, length),
+                libc::ENOMEM => return Sent::Stalled,
+                // Lost; or the namespace is not there any more, which makes no sense of a command
+                // that was checked.
+                libc::ENXIO | libc::EINVAL => {
+                    self.lost = true;
+                    return Sent::Failed(IoError::Removed);
+                }
+                errno => return Sent::Failed(IoError::Os(errno)),
+            }
+        }
+        Sent::All
+    }
+
+    /// Everything that is due: completions, what could not be sent before, the controller.
+    fn work(&mut self) {
+        let Some(queue) = &self.queue else { return };
+        if let Some(injector) = &self.injector {
+            injector.apply(queue);
+        }
+        // SAFETY: our queue pair, on the one thread that uses it. Callbacks touch the slots only.
+        let result: c_int =
+            unsafe { spdk_sys::stn_spdk_qpair_process_completions(queue.as_ptr(), 0) };
+        if result < 0 || self.lost || self.slots.saw_abort() {
+            self.lose("its connection is lost");
+            return;
+        }
+        if !self.stalled.is_empty() {
+            self.send_stalled();
+        }
+        let now = Instant::now();
+        if now.duration_since(self.tended) >= TEND_INTERVAL {
+            self.tended = now;
+            self.tend(now);
+        }
+    }
+
+    fn send_stalled(&mut self) {
+        // Each once, oldest first, as long as SPDK takes them. One that has failed meanwhile has
+        // nothing more to send and leaves the list.
+        let mut full = false;
+        for _ in 0..self.stalled.len() {
+            let Some(slot) = self.stalled.pop_front() else { return };
+            if !self.slots.has_more_to_send(slot) {
+                continue;
+            }
+            match if full { Sent::Stalled } else { self.send(slot) } {
+                Sent::All => {}
+                Sent::Stalled => {
+                    full = true;
+                    self.stalled.push_back(slot);
+                }
+                Sent::Failed(error) => self.slots.send_failed(slot, error),
+            }
+        }
+    }
+
+    fn tend(&mut self, now: Instant) {
+        let Some(queue) = &self.queue else { return };
+        let is_same = queue.controller().tend_namespace(&self.namespace);
+        if !is_same || !queue.is_connected() {
+            self.lose("its controller has failed, or its namespace is not what it was");
+        } else if let Some(oldest) = self.slots.oldest()
+            && now.saturating_duration_since(oldest) > self.timeout
+        {
+            self.lose("a command was not completed in time");
+        }
+    }
+
+    /// Gives the drive up: when this returns it touches no memory any more, and every command has
+    /// ended.
+    fn lose(&mut self, why: &str) {
+        let Some(mut queue) = self.queue.take() else { return };
+        tracing::error!(
+            drive = self.info.address,
+            serial = self.info.serial,
+            in_flight = self.slots.in_flight(),
+            "drive given up: {why}"
+        );
+        let over_fabric = !queue.controller().is_pcie();
+        if over_fabric && self.mode == OpenMode::ReadWrite && self.slots.in_flight() > 0 {
+            self.raise_fence();
+        }
+        self.slots.begin_to_lose();
+        if self.slots.outstanding_pieces() > 0 && !queue.fence() {
+            // The drive may write to memory, or read it, whenever it likes: it stays what it is.
+            tracing::error!(
+                drive = self.info.address,
+                "its controller was not reset, as it cannot be or others use it: memory that it may touch is \
+                 kept until this process ends"
+            );
+            std::mem::forget(std::mem::replace(&mut self.regions, Regions::new()));
+        }
+        drop(queue);
+        self.account();
+        self.slots.end_all();
+        self.stalled.clear();
+    }
+
+    fn raise_fence(&self) {
+        if let Err(error) = fence::raise(&self.lock.beside("fence")) {
+            tracing::error!(
+                drive = self.info.address,
+                %error,
+                "cannot be noted: open it for writing only after half a minute"
+            );
+        }
+    }
+
+    /// After the queue pair was freed, which completes everything: whether it did.
+    fn account(&self) {
+        let left = self.slots.outstanding_pieces();
+        if left > 0 {
+            // SPDK has lost track of a request: its storage must not become anything else.
+            std::mem::forget(Arc::clone(&self.slots));
+            UNACCOUNTED.fetch_add(left.into(), Ordering::AcqRel);
+            tracing::error!(
+                drive = self.info.address,
+                requests = left,
+                "SPDK freed a queue without completing what was on it"
+            );
+        }
+    }
+}
+
+impl Device for SpdkDevice {
+    fn info(&self) -> &DriveInfo {
+        &self.info
+    }
+
+    fn register(&mut self, region: &Arc<Region>) -> Result<(), Error> {
+        if !self.regions.holds(region) {
+            let registration = Registration::new(region)?;
+            self.regions.add(region, registration);
+        }
+        Ok(())
+    }
+
+    fn unregister(&mut self, region: &Arc<Region>) {
+        self.regions.remove(region);
+    }
+
+    unsafe fn submit(&mut self, command: Command) -> Result<(), SubmitError> {
+        check(&command, &self.info, self.mode, |address, length| {
+            self.regions.find(address, length).is_some()
+        })?;
+        if self.queue.is_none() || self.lost {
+            return Err(SubmitError::Failed(IoError::Removed));
+        }
+        if !self.stalled.is_empty() {
+            return Err(SubmitError::Full);
+        }
+        let Some(slot) = self.slots.take(command, Instant::now()) else {
+            return Err(SubmitError::Full);
+        };
+        let sent = self.send(slot);
+        let any_sent = self.slots.has_outstanding(slot);
+        match sent {
+            Sent::All => {}
+            Sent::Stalled if any_sent => self.stalled.push_back(slot),
+            Sent::Stalled => {
+                self.slots.give_back(slot);
+                // With nothing under way, no poll will ever make room.
+                if self.slots.outstanding_pieces() == 0 {
+                    return Err(SubmitError::Failed(IoError::Os(libc::ENOMEM)));
+                }
+                return Err(SubmitError::Full);
+            }
+            // The rest is not sent; the command ends with what was.
+            Sent::Failed(error) if any_sent => self.slots.send_failed(slot, error),
+            Sent::Failed(error) => {
+                self.slots.give_back(slot);
+                return Err(SubmitError::Failed(error));
+            }
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        self.work();
+        let mut taken = 0;
+        while taken < completions.len() {
+            let Some((tag, status)) = self.slots.take_done() else { break };
+            completions[taken] = Completion { tag, status };
+            taken += 1;
+        }
+        taken
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.slots.in_flight()
+    }
+}
+
+impl Drop for SpdkDevice {
+    fn drop(&mut self) {
+        // Ends when the last piece has, or with the drive given up after the timeout.
+        while self.queue.is_some() && self.slots.outstanding_pieces() > 0 {
+            self.work();
+        }
+        // Before the regions: freeing a queue pair ends what little it may still do with memory.
+        if self.queue.take().is_some() {
+            self.account();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_timeout_is_seconds() {
+        assert_eq!(timeout(None).unwrap(), DEFAULT_TIMEOUT);
+        assert_eq!(timeout(Some("5")).unwrap(), Duration::from_secs(5));
+        for bad in ["0", "3601", "1s", "-1"] {
+            assert!(timeout(Some(bad)).is_err(), "{bad}");
+        }
+    }
+}

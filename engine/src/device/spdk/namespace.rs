@@ -1,0 +1,107 @@
+//! What a namespace is as a drive.
+
+use spdk_sys::{stn_spdk_controller_facts, stn_spdk_namespace_info};
+
+use super::controller::text;
+use super::split::Split;
+use crate::address::DriveAddress;
+use crate::device::DriveInfo;
+use crate::error::Error;
+use crate::limits::BLOCK_BYTES;
+use crate::units::round_down;
+
+/// How commands to a namespace are cut; an error when it cannot be a drive of a pool.
+pub(super) fn supported_split(
+    address: &str,
+    about: &stn_spdk_controller_facts,
+    namespace: &stn_spdk_namespace_info,
+) -> Result<Split, Error> {
+    let sector_bytes = u64::from(namespace.sector_bytes);
+    if !matches!(sector_bytes, 512 | 4096) || namespace.metadata_bytes != 0 {
+        return Err(Error::Environment(format!(
+            "drive {address}: formatted with sectors of {sector_bytes} bytes and {} bytes of metadata; \
+             512 or 4096 bytes without metadata are needed (`nvme format` changes that)",
+            namespace.metadata_bytes
+        )));
+    }
+    if capacity_bytes(namespace) == 0 {
+        return Err(Error::Environment(format!("drive {address}: it has no capacity")));
+    }
+    let boundary_bytes = u64::from(namespace.optimal_boundary_sectors) * sector_bytes;
+    Split::new(about.max_transfer_bytes, boundary_bytes).ok_or_else(|| {
+        Error::Environment(format!(
+            "drive {address}: it moves at most {} bytes at once, less than a block of {BLOCK_BYTES}; use \
+             another drive",
+            about.max_transfer_bytes
+        ))
+    })
+}
+
+pub(super) fn capacity_bytes(namespace: &stn_spdk_namespace_info) -> u64 {
+    let bytes = namespace.sector_count.saturating_mul(u64::from(namespace.sector_bytes));
+    round_down(bytes, BLOCK_BYTES)
+}
+
+/// The serial number of a namespace: those of one controller have one between them.
+pub(super) fn serial(about: &stn_spdk_controller_facts, namespace: u32) -> String {
+    let serial = text(&about.serial);
+    match namespace {
+        1 => serial,
+        id => format!("{serial}-ns{id}"),
+    }
+}
+
+/// The drive that a namespace is, when `supported_split` allows it.
+pub(super) fn drive_info(
+    transport_id: &str,
+    about: &stn_spdk_controller_facts,
+    namespace: &stn_spdk_namespace_info,
+    split: Split,
+    queue_depth: u32,
+) -> DriveInfo {
+    let address = DriveAddress::Spdk { transport_id: transport_id.into(), namespace: namespace.id };
+    DriveInfo {
+        address: address.to_string(),
+        serial: serial(about, namespace.id),
+        model: text(&about.model),
+        back_end: "spdk",
+        capacity_bytes: capacity_bytes(namespace),
+        max_transfer_bytes: split.max_command_bytes(),
+        queue_depth,
+        volatile_cache: Some(about.has_volatile_write_cache),
+        interrupt_driven: false,
+        needs_huge_pages: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_namespaces_that_suit_are_drives() {
+        let about =
+            stn_spdk_controller_facts { max_transfer_bytes: 128 << 10, ..Default::default() };
+        let namespace = |sector_bytes, metadata_bytes, sector_count| stn_spdk_namespace_info {
+            id: 2,
+            sector_bytes,
+            metadata_bytes,
+            sector_count,
+            ..Default::default()
+        };
+        let id = "trtype:PCIe traddr:0000:04:00.0";
+        let drive = |about: &_, namespace: &_| {
+            supported_split(id, about, namespace)
+                .map(|split| drive_info(id, about, namespace, split, 16))
+        };
+        let found = drive(&about, &namespace(512, 0, 17)).unwrap();
+        assert_eq!(found.capacity_bytes, 8192);
+        assert_eq!(found.address, format!("{id} ns:2"));
+        assert_eq!(found.serial, "-ns2");
+        for bad in [namespace(520, 0, 17), namespace(512, 8, 17), namespace(512, 0, 7)] {
+            assert!(matches!(drive(&about, &bad), Err(Error::Environment(_))));
+        }
+        let tiny = stn_spdk_controller_facts { max_transfer_bytes: 512, ..about };
+        assert!(drive(&tiny, &namespace(512, 0, 17)).is_err());
+    }
+}
