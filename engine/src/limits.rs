@@ -47,3 +47,6 @@ const _: () = {
 
 /// Commands that may be in flight on one drive at most.
 pub const MAX_QUEUE_DEPTH: u32 = 4096;
+
+/// The largest drive of a pool, so that sums over all drives stay far from overflow.
+pub const MAX_DRIVE_BYTES: u64 = 1 << 56;

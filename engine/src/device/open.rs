@@ -2,6 +2,8 @@
 //! tried in its place.
 
 use crate::address::DriveAddress;
+#[cfg(feature = "spdk")]
+use crate::device::spdk;
 use crate::device::{Device, OpenMode, kernel};
 use crate::error::Error;
 
@@ -26,12 +28,9 @@ pub fn open(
             kernel::open(path, mode, queue_depth.unwrap_or(KERNEL_QUEUE_DEPTH))
         }
         #[cfg(feature = "spdk")]
-        DriveAddress::Spdk { transport_id, namespace } => super::spdk::open(
-            transport_id,
-            *namespace,
-            mode,
-            queue_depth.unwrap_or(SPDK_QUEUE_DEPTH),
-        ),
+        DriveAddress::Spdk { transport_id, namespace } => {
+            spdk::open(transport_id, *namespace, mode, queue_depth.unwrap_or(SPDK_QUEUE_DEPTH))
+        }
         #[cfg(not(feature = "spdk"))]
         DriveAddress::Spdk { .. } => Err(Error::Environment(format!(
             "drive {address}: this program was built without SPDK; build it with `--features spdk` \

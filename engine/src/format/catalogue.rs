@@ -18,17 +18,12 @@ use std::borrow::Borrow;
 use uuid::Uuid;
 
 use super::codec::{Magic, PROLOGUE_BYTES, Reader, Writer, corrupt};
+use super::layout::{CATALOGUE_ENTRY_BYTES as ENTRY_BYTES, CATALOGUE_HEADER_BYTES as HEADER_BYTES};
 use super::{Encoded, FormatError, Layout, MetaExtent, Root};
 use crate::limits::{MAX_CHECKPOINTS, MAX_NAME_BYTES, MAX_PARTICIPANTS};
 use crate::units::Generation;
 
 const MAGIC: Magic = *b"STN CATA";
-
-/// Bytes between the prologue and the first entry.
-pub(super) const HEADER_BYTES: u64 = 16;
-const ENTRY_BYTES: u64 = 88;
-/// Bytes of an entry with the longest name.
-pub(super) const MAX_ENTRY_BYTES: u64 = ENTRY_BYTES + MAX_NAME_BYTES as u64;
 
 /// One committed checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]

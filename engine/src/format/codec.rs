@@ -17,8 +17,9 @@
 
 use uuid::Uuid;
 
-use super::{Encoded, FormatError, MAJOR, MAX_META_OBJECT_BYTES, MINOR, MetaExtent, hash128};
-use crate::limits::BLOCK_BYTES;
+use super::object::MAX_META_OBJECT_BYTES;
+use super::{Encoded, FormatError, MAJOR, MINOR, MetaExtent, hash128};
+use crate::limits::{BLOCK_BYTES, MAX_DRIVE_BYTES};
 use crate::planted::{Bug, planted};
 use crate::units::{is_block_aligned, round_up};
 
@@ -266,7 +267,7 @@ impl<'a> Reader<'a> {
             MetaExtent { offset_bytes: self.u64()?, len_bytes: self.u64()?, hash: self.hash()? };
         let MetaExtent { offset_bytes, len_bytes, .. } = extent;
         if !is_block_aligned(offset_bytes)
-            || offset_bytes > super::layout::MAX_DRIVE_BYTES
+            || offset_bytes > MAX_DRIVE_BYTES
             || !(PROLOGUE_BYTES..=MAX_META_OBJECT_BYTES).contains(&len_bytes)
         {
             return Err(corrupt(format!("no extent: {len_bytes} bytes at byte {offset_bytes}")));

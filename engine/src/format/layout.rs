@@ -13,11 +13,11 @@
 //!   shows more capacity keeps its layout.
 
 use super::codec::{PROLOGUE_BYTES, Reader, Writer, corrupt};
-use super::{FormatError, MetaExtent, catalogue};
+use super::{FormatError, MetaExtent};
 use crate::error::Error;
 use crate::limits::{
-    BLOCK_BYTES, CATALOGUE_SLOTS, MAX_CHECKPOINTS, MAX_CHUNK_BYTES, MAX_DRIVES, MIN_CHUNK_BYTES,
-    ROOT_SLOTS,
+    BLOCK_BYTES, CATALOGUE_SLOTS, MAX_CHECKPOINTS, MAX_CHUNK_BYTES, MAX_DRIVE_BYTES, MAX_DRIVES,
+    MAX_NAME_BYTES, MIN_CHUNK_BYTES, ROOT_SLOTS,
 };
 use crate::planted::{Bug, planted};
 use crate::units::{Generation, is_block_aligned, round_down};
@@ -26,8 +26,6 @@ const MIB: u64 = 1 << 20;
 
 /// The smallest drive of a pool: the largest chunk still finds a slot on it.
 pub const MIN_DRIVE_BYTES: u64 = 32 * MIB;
-/// The largest drive of a pool, so that sums over all drives stay far from overflow.
-pub const MAX_DRIVE_BYTES: u64 = 1 << 56;
 /// The fewest checkpoints that a pool has room for.
 pub const MIN_POOL_CHECKPOINTS: usize = 16;
 
@@ -46,6 +44,10 @@ const ROOT_FRONT: u64 = FRONT_LABELS[1] + REGION_BYTES;
 /// Counted back from the end.
 const ROOT_BACK: u64 = BACK_LABELS[0] + ROOT_ZONE_BYTES;
 
+/// Bytes of a catalogue between its prologue and its first entry.
+pub(super) const CATALOGUE_HEADER_BYTES: u64 = 16;
+/// Bytes of a catalogue's entry without the name.
+pub(super) const CATALOGUE_ENTRY_BYTES: u64 = 88;
 const CATALOGUE_AT: u64 = ROOT_FRONT + ROOT_ZONE_BYTES;
 
 /// One checkpoint of the catalogue per this much of the smallest drive, up to `MAX_CHECKPOINTS`.
@@ -266,8 +268,9 @@ fn end_of(capacity_bytes: u64) -> u64 {
 }
 
 const fn catalogue_slot_bytes_for(max_checkpoints: u64) -> u64 {
-    let most =
-        PROLOGUE_BYTES + catalogue::HEADER_BYTES + max_checkpoints * catalogue::MAX_ENTRY_BYTES;
+    let most = PROLOGUE_BYTES
+        + CATALOGUE_HEADER_BYTES
+        + max_checkpoints * (CATALOGUE_ENTRY_BYTES + MAX_NAME_BYTES as u64);
     most.next_multiple_of(BLOCK_BYTES)
 }
 

@@ -24,7 +24,8 @@ use uuid::Uuid;
 
 use super::codec::{Magic, PROLOGUE_BYTES, Reader, Writer, corrupt};
 use super::label::{DriveEntry, MAX_COPIES};
-use super::{Encoded, FormatError, Layout, MAX_META_OBJECT_BYTES, MetaExtent};
+use super::object::MAX_META_OBJECT_BYTES;
+use super::{Encoded, FormatError, Layout, MetaExtent};
 use crate::limits::{
     MAX_CHUNK_BYTES, MAX_DTYPE_BYTES, MAX_PARTICIPANTS, MAX_SEGMENT_BYTES, MAX_SHARD_DIMENSIONS,
     MAX_SHARD_NAME_BYTES, MAX_SHARDS, MIN_CHUNK_BYTES,

@@ -4,11 +4,13 @@ mod arena;
 mod region;
 mod span;
 mod table;
+mod usage;
 
-pub use arena::{Arena, Buffer, BufferUsage};
+pub use arena::{Arena, Buffer};
 pub use region::{HUGE_PAGE_BYTES, HugePages, Region};
 pub use span::{DmaSlice, Span};
 pub use table::{BufferTable, Registration};
+pub use usage::BufferUsage;
 
 /// Sets how late the kernel may end this thread's sleeps. Failure only makes them later.
 #[allow(unsafe_code)]

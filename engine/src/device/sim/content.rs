@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{WriteId, WriteState};
+use super::write::{WriteId, WriteState};
 use crate::limits::BLOCK_BYTES;
 
 pub(super) const BLOCK: usize = BLOCK_BYTES as usize;

@@ -5,7 +5,8 @@
 use std::slice;
 use std::sync::Arc;
 
-use super::SimDrive;
+use super::drive::SimDrive;
+use super::hardware::Hardware;
 use crate::device::{Command, Completion, Device, DriveInfo, Operation, SubmitError};
 use crate::error::{Error, IoError};
 use crate::memory::Region;
@@ -21,6 +22,44 @@ pub struct SimDevice {
     epoch: u64,
     in_flight: u32,
     regions: Vec<Arc<Region>>,
+}
+
+impl SimDrive {
+    /// Opens the drive. Commands that an earlier owner left in flight land now, or never, by the
+    /// drive's seed.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while another [`SimDevice`] of this drive lives; [`Error::DriveNotFound`]
+    /// when it is removed or without power.
+    pub fn open(&self) -> Result<SimDevice, Error> {
+        let mut hardware = self.lock();
+        let address = format!("sim:{}", hardware.config.serial);
+        if hardware.is_open {
+            let owner = "another simulated device".into();
+            return Err(Error::Busy { what: format!("drive {address}"), owner });
+        }
+        if hardware.is_removed || !self.world().has_power() {
+            let detail = "removed or without power; reinsert it, or power_on its world".into();
+            return Err(Error::DriveNotFound { address, detail });
+        }
+        let Hardware { content, rng, .. } = &mut *hardware;
+        content.settle_strays(|| rng.one_in(2));
+        hardware.is_open = true;
+        hardware.epoch += 1;
+        let info = DriveInfo {
+            address,
+            serial: hardware.config.serial.clone(),
+            model: "simulated".into(),
+            back_end: "sim",
+            capacity_bytes: hardware.config.capacity_bytes,
+            max_transfer_bytes: u64::from(hardware.config.max_transfer_bytes),
+            queue_depth: hardware.config.queue_depth,
+            volatile_cache: Some(hardware.config.volatile_cache),
+            needs_huge_pages: false,
+            interrupt_driven: false,
+        };
+        Ok(SimDevice::new(self.clone(), info, hardware.epoch))
+    }
 }
 
 impl SimDevice {
@@ -71,7 +110,7 @@ impl Device for SimDevice {
     }
 
     unsafe fn submit(&mut self, command: Command) -> Result<(), SubmitError> {
-        let world = &self.drive.world;
+        let world = self.drive.world();
         let mut hardware = self.drive.lock();
         if hardware.epoch != self.epoch || hardware.is_removed || !world.has_power() {
             return Err(SubmitError::Failed(IoError::Removed));
@@ -100,7 +139,7 @@ impl Device for SimDevice {
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
         let mut hardware = self.drive.lock();
         let is_connected = hardware.epoch == self.epoch;
-        let is_alive = is_connected && !hardware.is_removed && self.drive.world.has_power();
+        let is_alive = is_connected && !hardware.is_removed && self.drive.world().has_power();
         if is_connected && !is_alive {
             hardware.abandon_in_flight();
         }
@@ -108,7 +147,7 @@ impl Device for SimDevice {
         for completion in completions {
             let next = if is_alive {
                 // The first one is sure, so that polling gets on.
-                hardware.next_completion(&self.drive.world, count == 0)
+                hardware.next_completion(self.drive.world(), count == 0)
             } else {
                 hardware.next_orphan(self.epoch)
             };

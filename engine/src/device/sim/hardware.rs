@@ -6,9 +6,13 @@ use std::collections::VecDeque;
 use std::slice;
 use std::sync::Arc;
 
+use super::config::{CompletionOrder, SimConfig};
 use super::content::{BLOCK, Content, SECTOR, Write};
 use super::fault::{Effect, Faults};
-use super::{CompletionOrder, SimConfig, SimRng, SimWorld, TraceEvent, WriteId};
+use super::rng::SimRng;
+use super::trace::TraceEvent;
+use super::world::SimWorld;
+use super::write::WriteId;
 use crate::device::{Command, Completion, DmaSlice, Operation};
 use crate::error::IoError;
 use crate::limits::BLOCK_BYTES;

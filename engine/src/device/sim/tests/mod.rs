@@ -5,9 +5,12 @@
 mod model;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::*;
-use crate::device::{Command, Completion, Device, DmaSlice, SubmitError};
+use crate::device::{Command, Completion, Device, DmaSlice, Operation, SubmitError};
+use crate::error::{Error, IoError};
+use crate::limits::BLOCK_BYTES;
 use crate::memory::{HugePages, Region};
 
 const B: u64 = BLOCK_BYTES;

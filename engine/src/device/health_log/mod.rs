@@ -1,0 +1,9 @@
+//! A drive's own account of its health.
+
+mod page;
+mod read;
+
+#[cfg(feature = "spdk")]
+pub(crate) use page::HEALTH_LOG_BYTES;
+pub use page::HealthLog;
+pub use read::read_health_log;

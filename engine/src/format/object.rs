@@ -1,0 +1,48 @@
+//! A metadata object: where it lies, and its bytes.
+
+use crate::limits::BLOCK_BYTES;
+
+/// The longest metadata object, far above what the limits allow, so that no arithmetic on a
+/// decoded extent can overflow.
+pub(super) const MAX_META_OBJECT_BYTES: u64 = 1 << 43;
+
+/// Where a metadata object lies, the same on every drive, and the hash that it must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MetaExtent {
+    /// Where it starts on each drive; whole blocks.
+    pub offset_bytes: u64,
+    /// Its length without the padding to whole blocks.
+    pub len_bytes: u64,
+    /// The hash in its prologue.
+    pub hash: [u8; 16],
+}
+
+impl MetaExtent {
+    /// Bytes of a [`MetaExtent`] inside another structure.
+    pub const ENCODED_BYTES: u64 = 32;
+
+    /// Blocks that it takes.
+    pub fn blocks(&self) -> u64 {
+        blocks_of(self.len_bytes)
+    }
+
+    /// Bytes that it takes on a drive, and that a decoder wants: the length in whole blocks.
+    pub fn stored_bytes(&self) -> u64 {
+        self.blocks() * BLOCK_BYTES
+    }
+}
+
+/// Blocks that an object of `len_bytes` (as from an `encoded_bytes`) takes.
+pub fn blocks_of(len_bytes: u64) -> u64 {
+    len_bytes.div_ceil(BLOCK_BYTES)
+}
+
+/// A metadata object as it goes to every drive. Made by encoders only, so its extent tells the
+/// truth about its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    /// Whole blocks, to be written at `extent.offset_bytes`.
+    pub bytes: Vec<u8>,
+    /// What the structure that names this one records.
+    pub extent: MetaExtent,
+}
