@@ -215,8 +215,8 @@ fn a_commit_that_waits_for_others_can_be_stopped_and_says_how_it_ended() {
     assert!(matches!(canceled, Error::NotCommitted { .. }), "{canceled:?}");
     assert_eq!(bulk.failure().unwrap().result, codes::CANCELED);
     assert!(is_all_free(&pool));
-    // Whoever is stopped while the commit goes through has a checkpoint, and is told so: whatever
-    // the moment, the result and the pool agree.
+    // A save that is stopped while its commit goes through has succeeded: whatever the moment, the
+    // result and the pool agree.
     for round in 0..40 {
         let mut looks = 0;
         let mut stop = |done| {
