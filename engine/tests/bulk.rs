@@ -280,7 +280,10 @@ fn lent_memory_is_not_copied_where_drives_can_use_it() {
         back_end.format();
         let pool = back_end.open();
         let mut bulk = session(&pool);
-        let region = Arc::new(Region::new(12 * MIB, HugePages::Off).unwrap());
+        // SPDK's drives use huge pages only.
+        let is_usual = matches!(back_end, BackEnd::Sim(_) | BackEnd::Files { .. });
+        let pages = if is_usual { HugePages::Off } else { HugePages::Required };
+        let region = Arc::new(Region::new(12 * MIB, pages).unwrap());
         // A session has the same memory registered, before and after.
         let mut owner = pool.session(&SessionOptions { memory_bytes: 0, ring_entries: 8 }).unwrap();
         let registered = owner.register(Arc::clone(&region)).unwrap();
@@ -326,7 +329,7 @@ fn lent_memory_is_not_copied_where_drives_can_use_it() {
         );
         assert!(matches!(twice, Err(Error::Usage(_))), "{twice:?}");
 
-        let back = Arc::new(Region::new(12 * MIB, HugePages::Off).unwrap());
+        let back = Arc::new(Region::new(12 * MIB, pages).unwrap());
         let lent = Lent {
             segment: start..start + 11 * MIB,
             region: Arc::clone(&back),
