@@ -275,9 +275,9 @@ impl<'pool> BulkSession<'pool> {
     }
 
     fn submit(&mut self, entry: SubmitEntry) -> Result<(), Error> {
+        // The ring has room for every entry that there can be; one that ended takes none.
         match self.session.submit(&[entry]) {
-            0 if !self.session.is_served() => Err(Error::Closed("the pool")),
-            0 => Err(Error::Usage("the ring takes no entry although it has room".into())),
+            0 => Err(Error::Closed("the pool")),
             _ => Ok(()),
         }
     }
