@@ -49,15 +49,15 @@ fn rust_path(session: &std::cell::RefCell<Session>) -> f64 {
     run(|entries| session.borrow_mut().submit(entries), |out| session.borrow_mut().peek(out))
 }
 
-fn c_path(ring: u64) -> f64 {
+fn c_path(session: u64) -> f64 {
     // As from C: by a pointer, not inlined.
     let submit = black_box(stn_submit as unsafe extern "C" fn(u64, *const stn_sqe, u32) -> i32);
     let peek = black_box(stn_peek as unsafe extern "C" fn(u64, *mut stn_cqe, u32) -> i32);
     run(
         // SAFETY: the slices are there.
-        |entries| unsafe { submit(ring, entries.as_ptr(), entries.len() as u32) } as usize,
+        |entries| unsafe { submit(session, entries.as_ptr(), entries.len() as u32) } as usize,
         // SAFETY: as above.
-        |out| unsafe { peek(ring, out.as_mut_ptr(), out.len() as u32) } as usize,
+        |out| unsafe { peek(session, out.as_mut_ptr(), out.len() as u32) } as usize,
     )
 }
 
@@ -98,31 +98,31 @@ fn main() {
         queue_depth: 0,
         checksum_threads: 0,
     };
-    let ring_opts = stn_session_opts {
+    let c_options = stn_session_opts {
         size: size_of::<stn_session_opts>() as u32,
         flags: STN_SESSION_NO_MEMORY,
         memory_bytes: 0,
         entries: ENTRIES,
         reserved: 0,
     };
-    let (mut engine, mut ring) = (0, 0);
+    let (mut c_pool, mut c_session) = (0, 0);
     // SAFETY: all that the options point to is there.
     unsafe {
-        assert_eq!(stn_pool_open(&raw const opts, &raw mut engine), 0);
-        assert_eq!(stn_session_create(engine, &raw const ring_opts, &raw mut ring), 0);
+        assert_eq!(stn_pool_open(&raw const opts, &raw mut c_pool), 0);
+        assert_eq!(stn_session_create(c_pool, &raw const c_options, &raw mut c_session), 0);
     }
 
     // Once each to warm up.
     rust_path(&session);
-    c_path(ring);
+    c_path(c_session);
     let (mut rust, mut c) = (Vec::new(), Vec::new());
     for pair in 0..PAIRS {
         // Who comes first alternates too.
         if pair % 2 == 0 {
             rust.push(rust_path(&session));
-            c.push(c_path(ring));
+            c.push(c_path(c_session));
         } else {
-            c.push(c_path(ring));
+            c.push(c_path(c_session));
             rust.push(rust_path(&session));
         }
     }
@@ -131,8 +131,8 @@ fn main() {
     println!("Rust path: {rust:.1} ns each, {:.2} million round trips a second", 1e3 / rust);
     println!("C path:    {c:.1} ns each, {millions:.2} million round trips a second");
     println!("C / Rust:  {ratio:.3}, of {PAIRS} interleaved runs of {ROUND_TRIPS} round trips");
-    assert_eq!(stn_session_destroy(ring), 0);
-    assert_eq!(stn_pool_close(engine), 0);
+    assert_eq!(stn_session_destroy(c_session), 0);
+    assert_eq!(stn_pool_close(c_pool), 0);
     if !only_tell {
         assert!(ratio <= 1.05, "the C path costs more than 5 % more");
         assert!(millions >= 5.0, "fewer than 5 million round trips a second");

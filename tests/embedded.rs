@@ -57,9 +57,9 @@ fn a_pool_of_a_newer_version() {
         queue_depth: 0,
         checksum_threads: 0,
     };
-    let mut engine = 0;
+    let mut pool = 0;
     // SAFETY: all that the options point to is there.
-    let result = unsafe { stn_pool_open(&raw const opts, &raw mut engine) };
+    let result = unsafe { stn_pool_open(&raw const opts, &raw mut pool) };
     assert_eq!(result, -STN_E_NEWER_FORMAT);
 }
 

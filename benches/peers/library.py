@@ -1,11 +1,11 @@
-"""libstanchion through ctypes: a pool on file drives, one ring for each thread. The structures are those of stanchion.h."""
+"""libstanchion through ctypes: a pool on file drives, one session for each thread. The structures are those of stanchion.h."""
 import ctypes
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
 WRITE, COMMIT = 1, 3
 
 
-class EngineOpts(Structure):
+class PoolOpts(Structure):
     _fields_ = [
         ("size", c_uint32), ("flags", c_uint32), ("drives", POINTER(c_char_p)), ("cores", POINTER(c_uint32)),
         ("drive_count", c_uint32), ("core_count", c_uint32), ("huge_pages", c_uint32), ("reactors", c_uint32),
@@ -20,7 +20,7 @@ class FormatOpts(Structure):
     ]
 
 
-class RingOpts(Structure):
+class SessionOpts(Structure):
     _fields_ = [
         ("size", c_uint32), ("flags", c_uint32), ("memory_bytes", c_uint64), ("entries", c_uint32), ("reserved", c_uint32),
     ]
@@ -66,11 +66,11 @@ class Cqe(Structure):
 RESULTS = {"stn_restore": c_int64, "stn_last_error": ctypes.c_size_t}
 ARGUMENTS = {
     "stn_format": [POINTER(FormatOpts)],
-    "stn_pool_open": [POINTER(EngineOpts), POINTER(c_void_p)],
+    "stn_pool_open": [POINTER(PoolOpts), POINTER(c_void_p)],
     "stn_pool_close": [c_void_p],
     "stn_remove": [c_void_p, c_char_p],
     "stn_restore": [c_void_p, POINTER(RestoreOpts), c_void_p, c_uint64],
-    "stn_session_create": [c_void_p, POINTER(RingOpts), POINTER(c_void_p)],
+    "stn_session_create": [c_void_p, POINTER(SessionOpts), POINTER(c_void_p)],
     "stn_session_destroy": [c_void_p],
     "stn_submit": [c_void_p, POINTER(Sqe), c_uint32],
     "stn_wait": [c_void_p, POINTER(Cqe), c_uint32, c_uint32, c_int64],
@@ -105,7 +105,7 @@ def sized(kind, **fields):
     return kind(size=ctypes.sizeof(kind), **fields)
 
 
-class Engine:
+class Pool:
     """An open pool on one new drive in a file."""
 
     def __init__(self, library, drive, size_bytes):
@@ -113,7 +113,7 @@ class Engine:
         drives = (c_char_p * 1)(str(drive).encode())
         library.check(library.c.stn_format(byref(sized(FormatOpts, drives=drives, drive_count=1, create_bytes=size_bytes))))
         self.handle = c_void_p()
-        options = sized(EngineOpts, drives=drives, drive_count=1)
+        options = sized(PoolOpts, drives=drives, drive_count=1)
         library.check(library.c.stn_pool_open(byref(options), byref(self.handle)))
 
     def remove(self, name):
@@ -128,14 +128,14 @@ class Engine:
         self.library.check(self.library.c.stn_pool_close(self.handle))
 
 
-class Ring:
+class Session:
     """What one thread submits through, and its memory in huge pages."""
 
-    def __init__(self, engine, memory_bytes, entries=256):
-        self.library, self.c = engine.library, engine.library.c
+    def __init__(self, pool, memory_bytes, entries=256):
+        self.library, self.c = pool.library, pool.library.c
         self.handle = c_void_p()
-        options = sized(RingOpts, memory_bytes=memory_bytes, entries=entries)
-        self.library.check(self.c.stn_session_create(engine.handle, byref(options), byref(self.handle)))
+        options = sized(SessionOpts, memory_bytes=memory_bytes, entries=entries)
+        self.library.check(self.c.stn_session_create(pool.handle, byref(options), byref(self.handle)))
         self.taken = (Cqe * 64)()
         self.sqe = Sqe()
 

@@ -1,13 +1,13 @@
 """Stanchion as a writer, on one preallocated file drive, through the C library.
 
-`Copied` has its data in ordinary memory, as every peer has: it packs it into 64 MiB of the ring's huge pages, piece by
-piece, while earlier pieces are being written. `InPlace` has it in the ring's memory, as a trainer has that copies
+`Copied` has its data in ordinary memory, as every peer has: it packs it into 64 MiB of the session's huge pages, piece by
+piece, while earlier pieces are being written. `InPlace` has it in the session's memory, as a trainer has that copies
 from its accelerator straight to there: no copy is left to count.
 """
 import ctypes
 import time
 
-from .library import COMMIT, WRITE, Engine, Library, Ring
+from .library import COMMIT, WRITE, Library, Pool, Session
 
 MIB = 1 << 20
 CHUNK = MIB
@@ -32,36 +32,36 @@ def pieces_of(tensors, piece_bytes):
 
 
 class Pipeline:
-    """One participant: its ring, its buffers, and how to fill them."""
+    """One participant: its session, its buffers, and how to fill them."""
 
-    def __init__(self, engine, workload, participants=1, participant=0, buffers_bytes=BUFFERS_BYTES):
+    def __init__(self, pool, workload, participants=1, participant=0, buffers_bytes=BUFFERS_BYTES):
         self.workload, self.participants, self.participant = workload, participants, participant
-        self.ring = Ring(engine, buffers_bytes)
-        self.buffers = [self.ring.alloc(PIECE_BYTES) for _ in range(buffers_bytes // PIECE_BYTES)]
+        self.session = Session(pool, buffers_bytes)
+        self.buffers = [self.session.alloc(PIECE_BYTES) for _ in range(buffers_bytes // PIECE_BYTES)]
         self.shards = workload.shards()
         self.pieces = pieces_of(workload.tensors, PIECE_BYTES)
 
     def save(self, name):
         """Until it is durable and visible. The checkpoint's handle is still to be closed."""
-        ring, move = self.ring, ctypes.memmove
-        checkpoint = ring.begin(name, self.workload.bytes, self.shards, self.participants, self.participant)
+        session, move = self.session, ctypes.memmove
+        checkpoint = session.begin(name, self.workload.bytes, self.shards, self.participants, self.participant)
         free = list(range(len(self.buffers)))
         for number, piece in enumerate(self.pieces):
             while not free:
-                free += ring.wait()
+                free += session.wait()
             place = free.pop()
             address, key = self.buffers[place]
             for source, offset, count in piece:
                 move(address + offset, source, count)
             length = offset + count
-            ring.submit(WRITE, checkpoint, place, key, 0, length, number * PIECE_BYTES)
-        ring.submit(COMMIT, checkpoint, COMMIT_TAG)
-        while COMMIT_TAG not in ring.wait():
+            session.submit(WRITE, checkpoint, place, key, 0, length, number * PIECE_BYTES)
+        session.submit(COMMIT, checkpoint, COMMIT_TAG)
+        while COMMIT_TAG not in session.wait():
             pass
         return checkpoint
 
     def close(self):
-        self.ring.destroy()
+        self.session.destroy()
 
 
 COMMIT_TAG = 1 << 32
@@ -74,7 +74,7 @@ class OneDrive:
         self.path = directory / "stanchion.img"
         self.path.unlink(missing_ok=True)
         rounded = -(-size_bytes // CHUNK) * CHUNK
-        self.engine = Engine(Library(library), self.path, 2 * rounded + 256 * MIB)
+        self.pool = Pool(Library(library), self.path, 2 * rounded + 256 * MIB)
         self.step = 0
 
     def name(self):
@@ -85,7 +85,7 @@ class OneDrive:
             writer.save()
 
     def close(self):
-        self.engine.close()
+        self.pool.close()
         self.path.unlink()
 
 
@@ -94,7 +94,7 @@ class Copied:
 
     def __init__(self, library, directory, workload):
         self.drive = OneDrive(library, directory, workload.bytes)
-        self.pipeline = Pipeline(self.drive.engine, workload)
+        self.pipeline = Pipeline(self.drive.pool, workload)
         self.drive.warm(self)
 
     def save(self):
@@ -102,8 +102,8 @@ class Copied:
         started = time.perf_counter()
         checkpoint = self.pipeline.save(self.drive.name())
         seconds = time.perf_counter() - started
-        self.pipeline.ring.close(checkpoint)
-        self.drive.engine.remove(self.drive.name())
+        self.pipeline.session.close(checkpoint)
+        self.drive.pool.remove(self.drive.name())
         return seconds
 
     def close(self):
@@ -118,8 +118,8 @@ class InPlace:
         self.workload = workload
         self.drive = OneDrive(library, directory, workload.bytes)
         rounded = -(-workload.bytes // (2 * MIB)) * 2 * MIB
-        self.ring = Ring(self.drive.engine, rounded)
-        address, self.key = self.ring.alloc(rounded)
+        self.session = Session(self.drive.pool, rounded)
+        address, self.key = self.session.alloc(rounded)
         for tensor in workload.tensors.values():
             ctypes.memmove(address, tensor.data_ptr(), tensor.nbytes)
             address += tensor.nbytes
@@ -130,16 +130,16 @@ class InPlace:
         self.drive.step += 1
         started = time.perf_counter()
         length = self.workload.bytes
-        checkpoint = self.ring.begin(self.drive.name(), length, self.shards)
-        self.ring.submit(WRITE, checkpoint, 0, self.key, 0, length, 0)
-        self.ring.submit(COMMIT, checkpoint, COMMIT_TAG)
-        while COMMIT_TAG not in self.ring.wait():
+        checkpoint = self.session.begin(self.drive.name(), length, self.shards)
+        self.session.submit(WRITE, checkpoint, 0, self.key, 0, length, 0)
+        self.session.submit(COMMIT, checkpoint, COMMIT_TAG)
+        while COMMIT_TAG not in self.session.wait():
             pass
         seconds = time.perf_counter() - started
-        self.ring.close(checkpoint)
-        self.drive.engine.remove(self.drive.name())
+        self.session.close(checkpoint)
+        self.drive.pool.remove(self.drive.name())
         return seconds
 
     def close(self):
-        self.ring.destroy()
+        self.session.destroy()
         self.drive.close()

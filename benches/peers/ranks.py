@@ -38,7 +38,7 @@ class Ours:
         self.bytes = sum(load.bytes for load in loads)
         self.drive = OneDrive(given.library, given.dir, sum(-(-load.bytes // MIB) * MIB for load in loads))
         self.ranks = [
-            Pipeline(self.drive.engine, load, llama3.RANKS, rank, buffers_bytes=16 * MIB) for rank, load in enumerate(loads)
+            Pipeline(self.drive.pool, load, llama3.RANKS, rank, buffers_bytes=16 * MIB) for rank, load in enumerate(loads)
         ]
         self.room = [torch.empty(load.bytes, dtype=torch.uint8) for load in loads]
         # Its pages are there before they are read into, as those of a trainer's tensors are.
@@ -50,14 +50,14 @@ class Ours:
 
     def save(self):
         if self.checkpoints:
-            self.drive.engine.remove(self.drive.name())
+            self.drive.pool.remove(self.drive.name())
         self.drive.step += 1
         name = self.drive.name()
         started = time.perf_counter()
         self.checkpoints = list(self.threads.map(lambda rank: rank.save(name), self.ranks))
         seconds = time.perf_counter() - started
         for rank, checkpoint in zip(self.ranks, self.checkpoints):
-            rank.ring.close(checkpoint)
+            rank.session.close(checkpoint)
         return seconds
 
     def restore(self):
@@ -65,7 +65,7 @@ class Ours:
 
         def read(rank):
             room = self.room[rank]
-            self.drive.engine.restore(name, rank, room.data_ptr(), room.nbytes)
+            self.drive.pool.restore(name, rank, room.data_ptr(), room.nbytes)
 
         started = time.perf_counter()
         list(self.threads.map(read, range(llama3.RANKS)))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Saves two tensors as one checkpoint, and restores them: the whole segment, and one tensor alone.
+ * Saves two tensors as one checkpoint, and restores them: the whole segment, and one tensor alone. Each
+ * is one call that blocks; overlap.c and epoll.c save while the program does something else.
  *
  *   cc save_restore.c $(pkg-config --cflags --libs stanchion) -o save_restore
  *   ./save_restore DRIVE...
@@ -55,71 +56,47 @@ static stn_pool *open_pool(const char *const *drives, uint32_t drive_count)
     return pool;
 }
 
-/* Submits one entry and waits for its completion. */
-static void run(stn_session *session, const struct stn_sqe *entry, const char *what)
+/* The bytes of the segment at a place. */
+static unsigned char byte_at(uint64_t at)
 {
-    struct stn_cqe completion;
-    check(stn_submit(session, entry, 1), what);
-    check(stn_wait(session, &completion, 1, 1, -1), what);
-    if (completion.result < 0) {
-        fprintf(stderr, "%s: %s\n", what, stn_strerror((int)completion.result));
-        exit(1);
-    }
+    return (unsigned char)(at * 7 + at / 256);
 }
 
-static void save(stn_session *session, const char *name)
+static void save(stn_pool *pool, const char *name)
 {
     static const uint64_t weights_shape[] = {1280, 1024}, bias_shape[] = {4096};
-    struct stn_shard shards[2];
-    struct stn_begin_opts opts;
-    struct stn_sqe entry;
-    uint64_t checkpoint;
-    uint32_t key, i;
-    void *memory;
-    unsigned char *bytes;
+    static unsigned char weights[WEIGHTS_BYTES], bias[BIAS_BYTES];
+    struct stn_save_shard shards[2];
+    struct stn_save_opts opts;
+    uint64_t i;
+
+    for (i = 0; i < WEIGHTS_BYTES; i++)
+        weights[i] = byte_at(i);
+    for (i = 0; i < BIAS_BYTES; i++)
+        bias[i] = byte_at(WEIGHTS_BYTES + i);
 
     memset(shards, 0, sizeof(shards));
     shards[0].name = "weights";
+    shards[0].bytes = weights;
     shards[0].len_bytes = WEIGHTS_BYTES;
     shards[0].dtype = "F32";
     shards[0].shape = weights_shape;
     shards[0].dimensions = 2;
     shards[1].name = "bias";
-    shards[1].offset_bytes = WEIGHTS_BYTES;
+    shards[1].bytes = bias;
     shards[1].len_bytes = BIAS_BYTES;
     shards[1].dtype = "F32";
     shards[1].shape = bias_shape;
     shards[1].dimensions = 1;
 
-    /* Memory that the drives read directly: a trainer has its tensors copied here by the GPU. */
-    check(stn_buf_alloc(session, SEGMENT_BYTES, &memory, &key), "alloc");
-    bytes = (unsigned char *)memory;
-    for (i = 0; i < SEGMENT_BYTES; i++)
-        bytes[i] = (unsigned char)(i * 7 + i / 256);
-
     memset(&opts, 0, sizeof(opts));
     opts.size = sizeof(opts);
     opts.name = name;
-    opts.len_bytes = SEGMENT_BYTES;
     opts.shards = shards;
     opts.shard_count = 2;
-    opts.shard_size = sizeof(struct stn_shard);
-    check(stn_begin(session, &opts, &checkpoint), "begin");
-
-    memset(&entry, 0, sizeof(entry));
-    entry.opcode = STN_OP_WRITE;
-    entry.buffer = key;
-    entry.checkpoint = checkpoint;
-    entry.len_bytes = SEGMENT_BYTES;
-    run(session, &entry, "write");
-
-    memset(&entry, 0, sizeof(entry));
-    entry.opcode = STN_OP_COMMIT;
-    entry.checkpoint = checkpoint;
-    run(session, &entry, "commit"); /* from here on the checkpoint is durable */
-
-    check(stn_close(session, checkpoint), "close");
-    check(stn_buf_free(session, key), "free");
+    opts.shard_size = sizeof(struct stn_save_shard);
+    check(stn_save(pool, &opts), "save"); /* from here on the checkpoint is durable */
+    printf("saved %s\n", name);
 }
 
 static void restore(stn_pool *pool, const char *name, const char *shard, uint64_t offset,
@@ -139,9 +116,8 @@ static void restore(stn_pool *pool, const char *name, const char *shard, uint64_
     got = stn_restore(pool, &opts, bytes, len_bytes);
     check(got, "restore");
     for (i = 0; i < (uint64_t)got; i++) {
-        uint64_t at = offset + i;
-        if (bytes[i] != (unsigned char)(at * 7 + at / 256)) {
-            fprintf(stderr, "byte %llu is not what was saved\n", (unsigned long long)at);
+        if (bytes[i] != byte_at(offset + i)) {
+            fprintf(stderr, "byte %llu is not what was saved\n", (unsigned long long)(offset + i));
             exit(1);
         }
     }
@@ -156,7 +132,6 @@ int main(int argc, char **argv)
     uint32_t drive_count = (uint32_t)(argc - 1);
     struct stn_checkpoint_info info;
     stn_pool *pool;
-    stn_session *session;
     char name[STN_NAME_BYTES];
 
     if (drive_count == 0) {
@@ -166,7 +141,6 @@ int main(int argc, char **argv)
     if (do_format && strcmp(do_format, "1") == 0)
         format(drives, drive_count);
     pool = open_pool(drives, drive_count);
-    check(stn_session_create(pool, NULL, &session), "session");
 
     /* The next step after the newest that there is. */
     memset(&info, 0, sizeof(info));
@@ -174,11 +148,10 @@ int main(int argc, char **argv)
     if (stn_latest(pool, "example", &info) < 0)
         info.step = 0;
     snprintf(name, sizeof(name), "example@%llu", (unsigned long long)info.step + 1);
-    save(session, name);
+    save(pool, name);
     restore(pool, name, NULL, 0, SEGMENT_BYTES);
     restore(pool, name, "bias", WEIGHTS_BYTES, BIAS_BYTES);
 
-    check(stn_session_destroy(session), "destroy");
     check(stn_pool_close(pool), "close");
     return 0;
 }

@@ -97,7 +97,7 @@ pub(crate) unsafe fn checkpoint_name(name: *const c_char) -> Result<CheckpointNa
     Ok(unsafe { ffi::text(name, "name")? }.parse::<CheckpointName>()?)
 }
 
-/// The description of a handle. Whoever has it alone frees it.
+/// The description of a handle. A thread that holds it alone is freeing it.
 fn checkpoint_of(handle: u64) -> Result<SharedHold<Checkpoint>, CallError> {
     CHECKPOINT_TABLE.shared(handle).map_err(|failure| failure.instead(libc::EBUSY, libc::EBADF))
 }
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn stn_checkpoint_show(
         let info = pool.find(&name)?;
         let segments = pool.segments(&name)?;
         let chunk_bytes = pool.info().chunk_bytes;
-        // Names in a pool have no NUL: whoever wrote one has another library.
+        // Names in a pool have no NUL, unless another library wrote them.
         let c_string = |text: &str| CString::new(text.replace('\0', " ")).unwrap_or_default();
         let texts = segments.iter().map(|segment| {
             segment.shards.iter().map(|s| [c_string(&s.name), c_string(&s.dtype)]).collect()

@@ -17,7 +17,7 @@ pub(crate) fn call64(body: impl FnOnce() -> Result<i64, CallError>) -> i64 {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => return value,
         Ok(Err(failure)) => failure,
-        // The panic hook has told what it was.
+        // The panic hook has logged what it was.
         Err(_) => {
             CallError::new(STN_E_PANIC, "a defect of the stanchion library: a panic; see the log")
         }

@@ -4,8 +4,8 @@
 //!   one that is stale, foreign or garbage finds nothing and does no harm.
 //! - A place's generation grows when its object is taken out. With 32 bits of it, a stale handle
 //!   meets its own number again only after four thousand million objects in one place.
-//! - Who uses an object holds the place, shared or alone, by one atomic operation and without
-//!   waiting: who comes in between is told that it is busy. Nothing here locks, so a process that is
+//! - A call that uses an object holds the place, shared or alone, by one atomic operation and without
+//!   waiting: a call that comes in between gets EBUSY. Nothing here locks, so a process that is
 //!   forked at any moment finds no lock held for ever.
 
 #![allow(unsafe_code)]
@@ -26,7 +26,7 @@ const PROCESS_BITS: u64 = 12;
 
 /// Objects of one type, by handle.
 pub(crate) struct Table<T: 'static, const PLACES: usize> {
-    /// 1 to 15; tells the handles of this table from those of others.
+    /// 1 to 15; no other table has it.
     kind: u64,
     /// What there are too many of when it is full.
     what: &'static str,
@@ -34,7 +34,7 @@ pub(crate) struct Table<T: 'static, const PLACES: usize> {
     places: [Place<T>; PLACES],
 }
 
-/// ExclusiveHold in its cache line: threads use different sessions at once.
+/// Alone in its cache line: threads use different sessions at once.
 #[repr(align(64))]
 struct Place<T> {
     state: AtomicU64,
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_and_strange_handles_are_found_out() {
+    fn stale_and_strange_handles_are_detected() {
         static TABLE: Table<u32, 2> = Table::new(3, "numbers");
         let first = TABLE.insert(7).unwrap();
         let second = TABLE.insert(8).unwrap();

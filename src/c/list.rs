@@ -18,7 +18,7 @@ const LISTS: usize = 1024;
 static LIST_TABLE: Table<Vec<CheckpointInfo>, LISTS> =
     Table::new(3, "too many lists: free some first");
 
-/// The list of a handle. Whoever has it alone frees it.
+/// The list of a handle. A thread that holds it alone is freeing it.
 fn list_of(handle: u64) -> Result<SharedHold<Vec<CheckpointInfo>>, CallError> {
     LIST_TABLE.shared(handle).map_err(|failure| failure.instead(libc::EBUSY, libc::EBADF))
 }

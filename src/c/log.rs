@@ -46,7 +46,7 @@ unsafe impl Send for Sink {}
 // SAFETY: as above.
 unsafe impl Sync for Sink {}
 
-/// HeldBuffer for reading while the callback runs, so that whoever changes it waits for that.
+/// Held for reading while the callback runs, so that a change of it waits for that.
 static SINK: RwLock<Option<Sink>> = RwLock::new(None);
 
 thread_local! {

@@ -1,7 +1,7 @@
 //! Which process this is: a number that changes when a process forks.
 //!
 //! It lies in a page that the kernel clears in a forked child (`MADV_WIPEONFORK`), however it was
-//! forked. So telling costs one load, and no system call.
+//! forked. So asking costs one load, and no system call.
 
 #![allow(unsafe_code)]
 
@@ -27,7 +27,7 @@ pub(crate) fn enter() -> Result<u64, CallError> {
     let page = PAGE.get_or_init(map_page).ok_or_else(|| {
         CallError::new(
             super::error::STN_E_ENVIRONMENT,
-            "the kernel does not tell forked processes apart (MADV_WIPEONFORK); use Linux 4.14 or newer",
+            "the kernel cannot mark memory for forked processes (MADV_WIPEONFORK); use Linux 4.14 or newer",
         )
     })?;
     if page.load(Ordering::Relaxed) == 0 {

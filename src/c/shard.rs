@@ -70,8 +70,7 @@ unsafe impl Sized32 for stn_shard_info {
     const FIRST_SIZE: usize = 48;
 }
 
-/// A structure in an array whose stride is told by the caller, so that it may be shorter or longer
-/// than ours.
+/// A structure in an array. The caller gives its size, which may be smaller or larger than ours.
 ///
 /// # Safety
 /// `repr(C)`, without padding; any bytes are a valid value.

@@ -3,7 +3,7 @@
 
 The header's Errors sections say which function answers with which error. COVERAGE has a line for each
 answer that a test saw, written by the tests themselves. EXCEPTIONS names the pairs that the C tests
-cannot provoke, each with the file and the text of the test that does. Also told: answers that the
+cannot provoke, each with the file and the text of the test that does. Also reported: answers that the
 header does not document, and exceptions that are none.
 """
 

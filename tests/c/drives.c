@@ -81,7 +81,7 @@ static void a_pool_that_is_open(void)
     drives_remove(&drives);
 }
 
-static void drives_without_a_pool_or_with_somebodys_data(void)
+static void drives_without_a_pool_or_with_other_data(void)
 {
     static const char text[] = "\x7f" "ELF: not a pool";
     struct stn_format_opts opts;
@@ -466,7 +466,7 @@ static void a_root_write_that_fails(void)
 static const struct test tests[] = {
     {"drives_that_are_not_those_of_one_pool", drives_that_are_not_those_of_one_pool},
     {"a_pool_that_is_open", a_pool_that_is_open},
-    {"drives_without_a_pool_or_with_somebodys_data", drives_without_a_pool_or_with_somebodys_data},
+    {"drives_without_a_pool_or_with_other_data", drives_without_a_pool_or_with_other_data},
     {"drives_of_another_back_end", drives_of_another_back_end},
     {"a_file_that_was_cut", a_file_that_was_cut},
     {"data_that_was_cut_off", data_that_was_cut_off},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A program and a library of different versions. Built with the header of either; with LATER when
- * that is the later one. The library it runs on is told by STN_TEST_LIBRARY: "this" or "later". */
+ * that is the later one. STN_TEST_LIBRARY says which library it runs on: "this" or "later". */
 #define _GNU_SOURCE
 #include "test.h"
 

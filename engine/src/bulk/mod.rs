@@ -43,8 +43,8 @@ const MAX_BYTES_FOR_ONE_CALL: u64 = 32 << 20;
 /// User data of an entry that names lent memory; those of buffers have the buffer's number.
 const DIRECT: u64 = u64::MAX - 1;
 
-/// Is given the bytes done so far: at least ten times a second, before each piece, and when an entry
-/// has completed. An error that it returns ends the save or the restore with that error.
+/// Is given the bytes done so far: before each piece, and at least ten times a second while drives
+/// work. An error that it returns ends the save or the restore with that error.
 pub type Progress<'a, E> = &'a mut dyn FnMut(u64) -> Result<(), E>;
 
 /// Options of [`Pool::bulk_session`].
@@ -78,6 +78,32 @@ pub struct Lent {
 /// A session that saves and restores whole segments, as often as it is asked to.
 ///
 /// Errors of callbacks and of the engine have one type, which the caller chooses.
+///
+/// # Examples
+/// A save that is given up when it takes longer than a minute:
+/// ```no_run
+/// use std::time::{Duration, Instant};
+///
+/// use stanchion_engine::{BulkOptions, CheckpointSpec, Pool};
+///
+/// type Anything = Box<dyn std::error::Error>;
+///
+/// fn save(pool: &Pool, spec: &CheckpointSpec, weights: &[u8]) -> Result<(), Anything> {
+///     let deadline = Instant::now() + Duration::from_secs(60);
+///     let mut fill = |into: &mut [u8], offset: u64| {
+///         let offset = offset as usize;
+///         into.copy_from_slice(&weights[offset..offset + into.len()]);
+///         Ok::<(), Anything>(())
+///     };
+///     let mut progress = |written_bytes| match Instant::now() < deadline {
+///         true => Ok(()),
+///         false => Err(format!("only {written_bytes} bytes in a minute").into()),
+///     };
+///     let mut bulk = pool.bulk_session(&BulkOptions::default())?;
+///     bulk.save(spec, &[], &mut fill, &mut progress)?;
+///     Ok(())
+/// }
+/// ```
 pub struct BulkSession<'pool> {
     pool: &'pool Pool,
     // Dropped before the session, which takes their keys back.
@@ -249,9 +275,9 @@ impl<'pool> BulkSession<'pool> {
     }
 
     fn submit(&mut self, entry: SubmitEntry) -> Result<(), Error> {
+        // The ring has room for every entry that there can be; one that ended takes none.
         match self.session.submit(&[entry]) {
-            0 if !self.session.is_served() => Err(Error::Closed("the pool")),
-            0 => Err(Error::Usage("the ring takes no entry although it has room".into())),
+            0 => Err(Error::Closed("the pool")),
             _ => Ok(()),
         }
     }
