@@ -10,7 +10,7 @@ import sys
 import time
 
 from harness import (PREFIX, SCRIPTS, SIGNALS, Skipped, expect, expect_end, expect_nothing_left, exit_code, need_root, need_spdk,
-                     persistent_pages, run_library)
+                     run_library)
 
 TARGET = SCRIPTS / "nvmf-target"
 HOARDER = SCRIPTS / "tests" / "hoarder"
@@ -140,10 +140,10 @@ def runs_that_meet_give_back_their_own_huge_pages(scratch):
     started(first, "ready")
     second = scratch.start(HOARDER, scratch.folder, 1000)
     started(second, "ready")
-    expect(persistent_pages() == scratch.pages_before + 16, f"{persistent_pages()} pages, {scratch.pages_before} before")
+    expect(scratch.pages() == scratch.pages_before + 16, f"{scratch.pages()} pages, {scratch.pages_before} before")
     first.terminate()
     first.wait()
-    expect(persistent_pages() == scratch.pages_before + 8, f"{persistent_pages()} pages, {scratch.pages_before} before")
+    expect(scratch.pages() == scratch.pages_before + 8, f"{scratch.pages()} pages, {scratch.pages_before} before")
     second.terminate()
     second.wait()
     expect_nothing_left(scratch)
