@@ -173,6 +173,35 @@ def a_signal_ends_a_build_at_once(scratch):
             expect_nothing_left(scratch)
 
 
+def a_run_without_root_leaves_nothing(scratch):
+    need_root()
+    nobody = pwd.getpwnam("nobody")
+    # Where others may not read this checkout, a copy will do.
+    copy = pathlib.Path(scratch.path("scripts"))
+    shutil.copytree(SCRIPTS, copy)
+    work = scratch.path("work")
+    os.mkdir(work)
+    os.chown(work, nobody.pw_uid, nobody.pw_gid)
+    for path in (scratch.folder, os.path.dirname(scratch.folder)):
+        os.chmod(path, 0o755)
+    who = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    environment = {"TMPDIR": work, "XDG_RUNTIME_DIR": ""}
+    hoarder = copy / "tests" / "hoarder"
+    expect_end(scratch.run(hoarder, f"{work}/new", 0, environment=environment, **who), 7, "ready")
+    for name, number in SIGNALS.items():
+        process = scratch.start(hoarder, f"{work}/new", 1000, environment=environment, **who)
+        started(process, "ready")
+        process.send_signal(number)
+        process.wait(10)
+        expect(exit_code(process) == 128 + number, f"{name}: exit code {exit_code(process)}")
+        time.sleep(0.5)
+        expect(not os.listdir(work), f"{name}: left {os.listdir(work)}")
+        expect(not os.path.exists(f"/tmp/stanchion-runs-{nobody.pw_uid}"), f"{name}: left its record")
+    shutil.rmtree(copy)
+    os.rmdir(work)
+    expect_nothing_left(scratch)
+
+
 def nohup_is_heeded(scratch):
     process = scratch.start("nohup", HOARDER, scratch.folder, 1)
     started(process, "ready")
@@ -430,7 +459,7 @@ def valgrind_that_fails_is_heard(scratch):
 QUICK = (
     demo_leaves_the_folder_that_was_there, bench_leaves_the_folder_that_was_there, a_folder_that_is_not_a_runs_is_not_removed,
     a_run_leaves_nothing, a_run_that_is_killed_while_it_starts_leaves_nothing, clean_removes_what_a_killed_watcher_left,
-    clean_removes_folders_of_older_versions, clean_removes_lock_files_that_nobody_holds, runs_that_meet_give_back_their_own_huge_pages, nohup_is_heeded,
+    clean_removes_folders_of_older_versions, clean_removes_lock_files_that_nobody_holds, runs_that_meet_give_back_their_own_huge_pages, nohup_is_heeded, a_run_without_root_leaves_nothing,
     a_target_ends_with_its_owner_and_no_other, an_owner_that_is_dead_is_an_error, a_target_ends_with_its_keeper,
     a_target_admits_the_named_host_only, targets_refuse_what_they_cannot_do, output_is_read_in_one_language, what_is_missing_is_named,
 )
