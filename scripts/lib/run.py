@@ -39,7 +39,6 @@ import signal
 import socket
 import struct
 import sys
-import tempfile
 import time
 
 PAGES = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB")

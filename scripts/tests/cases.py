@@ -6,7 +6,6 @@ import pwd
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 from harness import (PREFIX, SCRIPTS, SIGNALS, Skipped, expect, expect_end, expect_nothing_left, exit_code, need_root, need_spdk,
