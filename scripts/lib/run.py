@@ -324,6 +324,9 @@ def init(go, alone, command):
             # Nothing asks anything, and a process group in the background must not read from the terminal.
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            # Which Python ignores, and a command would inherit.
+            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(ignored, signal.SIG_DFL)
             os.execvp(command[0], command)
     except OSError as error:
         print(f"run: {command[0]}: {error}", file=sys.stderr, flush=True)
