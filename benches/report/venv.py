@@ -10,7 +10,7 @@ import sysconfig
 import venv
 
 from .compare import say
-from .tools import Failed, run, target_directory
+from .tools import run, target_directory
 
 # From PyPI. ninja and setuptools are what DeepSpeed builds its op with.
 PACKAGES = (

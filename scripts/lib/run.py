@@ -23,7 +23,7 @@ Four processes:
 A record of each run lies in RUNS while it runs: what it made, and a lock that these processes hold. The record is written before
 the thing is made. A record whose lock is free is of a run whose watcher was killed, too: the next run and scripts/clean clean it.
 
-Without root, or where namespaces are forbidden, the run is a process group instead.
+Without root, or where namespaces are forbidden, the run's processes are those that have its record in their environment.
 """
 
 import argparse
@@ -39,7 +39,6 @@ import signal
 import socket
 import struct
 import sys
-import tempfile
 import time
 
 PAGES = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
@@ -269,20 +268,29 @@ def watch(parent, messages, record):
             pass
         select.select([init], [], [])
     if record.exists():
-        group = read(record / "group")
-        if group:
-            kill_group(int(group))
+        if (record / "no-namespace").exists():
+            kill_all(record)
         clean(record)
     # Those within this one, whose watchers ended with its namespace.
     clean_dead_runs()
     os._exit(0)
 
 
-def kill_group(group):
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
+def kill_all(record):
+    """Without a namespace: every process that carries the run's record in its environment, until there is none."""
+    mark = os.fsencode(f"STANCHION_RUN={record}")
+    while True:
+        found = 0
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(folder.name), signal.SIGKILL)
+                    found += 1
+            except OSError:
+                continue  # another user's, or it has ended
+        if not found:
+            return
+        time.sleep(0.01)
 
 
 def private_mounts():
@@ -312,10 +320,13 @@ def init(go, alone, command):
             call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         script = os.fork()
         if script == 0:
-            os.setpgid(0, 0) if alone else None
+            os.setpgid(0, 0)
             # Nothing asks anything, and a process group in the background must not read from the terminal.
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            # Which Python ignores, and a command would inherit.
+            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(ignored, signal.SIG_DFL)
             os.execvp(command[0], command)
     except OSError as error:
         print(f"run: {command[0]}: {error}", file=sys.stderr, flush=True)
@@ -372,19 +383,17 @@ def run(options):
         if alone:
             call("unshare", CLONE_NEWPID)
     except OSError as error:
-        print(f"run: no namespace for the run ({error}); it is a process group instead", file=sys.stderr)
+        print(f"run: no namespace for the run ({error}); its processes are found by their environment instead", file=sys.stderr)
         alone = False
     go, of_go = os.pipe()
     child = os.fork()
     if child == 0:
-        if not alone:
-            os.setpgid(0, 0)
         os.close(of_go)
         messages.close()
         init(go, alone, options.command)
     os.close(go)
     if not alone:
-        (record / "group").write_text(str(child))
+        (record / "no-namespace").touch()
     socket.send_fds(messages, [b"i"], [os.pidfd_open(child)])
     os.write(of_go, b"g")
     code, received = wait_for(child)
@@ -397,7 +406,7 @@ def run(options):
             os.waitpid(child, 0)
         code = 128 + received
     if not alone:
-        kill_group(child)
+        kill_all(record)
     clean(record)
     clean_dead_runs()
     if options.keep:

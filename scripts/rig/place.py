@@ -27,11 +27,13 @@ def run(*arguments, **options):
 class Place:
     """A folder with all of it, which is the caller's to remove. The kernel is kept in the target folder from run to run.
 
-    `programs` are paths of more programs that the guest gets; `release` is for those who measure.
+    `programs` are paths of more programs that the guest gets; `release` is for those who measure; `kernel_package` is the file of a
+    kernel to boot in place of the newest.
     """
 
-    def __init__(self, repository, folder, programs=(), release=False):
+    def __init__(self, repository, folder, programs=(), release=False, kernel_package=None):
         self.repository, self.folder, self.programs, self.release = repository, folder, programs, release
+        self.kernel_package = kernel_package
         self.cache = f"{built.target_directory(repository)}/qemu-rig"
         self.share = f"{self.folder}/share"
         os.makedirs(self.share)
@@ -76,33 +78,42 @@ class Place:
             run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing, env=dict(os.environ, DEBIAN_FRONTEND="noninteractive"))
 
     def _unpack_kernel(self):
-        """Unpacks, and does not install, the newest kernel; gives its folder."""
-        found = re.search(r"Depends: (linux-image-\S+)", run("apt-cache", "depends", "linux-image-amd64"))
-        if not found:
-            raise SystemExit("qemu-rig: apt knows no linux-image-amd64: run apt-get update")
-        package = found[1]
+        """Unpacks, and does not install, the kernel; gives its folder."""
+        if self.kernel_package:
+            tree = self._unpack(self.kernel_package)
+        else:
+            found = re.search(r"Depends: (linux-image-\S+)", run("apt-cache", "depends", "linux-image-amd64"))
+            if not found:
+                raise SystemExit("qemu-rig: apt knows no linux-image-amd64: run apt-get update")
+            tree = self._newest_kernel(found[1])
+        self.kernel, = glob.glob(f"{glob.escape(tree)}/boot/vmlinuz-*")
+        return tree
+
+    def _newest_kernel(self, package):
+        """Kept from run to run."""
         tree = f"{self.cache}/{package}"
         if not os.path.exists(f"{tree}/complete"):
-            # Two rigs at once would each unpack; the first to end gives its own the name.
-            made = tempfile.mkdtemp(prefix="kernel-", dir=self.folder)
-            run("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", package, cwd=made)
-            archive, = glob.glob(f"{glob.escape(made)}/*.deb")
-            run("dpkg-deb", "-x", archive, made)
-            os.unlink(archive)
-            if not os.path.exists(f"{made}/lib/modules"):
-                os.symlink("usr/lib", f"{made}/lib")  # Debian 13
-            version, = os.listdir(f"{made}/lib/modules")
-            run("/sbin/depmod", "-b", made, version)
+            run("apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", package, cwd=self.folder)
+            archive, = glob.glob(f"{glob.escape(self.folder)}/*.deb")
+            made = self._unpack(archive)
             open(f"{made}/complete", "w").close()
-            # Not there, or not complete.
+            # Not there, or not complete. Two rigs at once each unpack one, and either will do.
             shutil.rmtree(tree, ignore_errors=True)
             try:
                 shutil.move(made, tree)
             except OSError:
                 if not os.path.exists(f"{tree}/complete"):
                     raise
-        self.kernel, = glob.glob(f"{glob.escape(tree)}/boot/vmlinuz-*")
         return tree
+
+    def _unpack(self, archive):
+        made = tempfile.mkdtemp(prefix="kernel-", dir=self.folder)
+        run("dpkg-deb", "-x", archive, made)
+        if not os.path.exists(f"{made}/lib/modules"):
+            os.symlink("usr/lib", f"{made}/lib")  # since Debian 13
+        version, = os.listdir(f"{made}/lib/modules")
+        run("/sbin/depmod", "-b", made, version)
+        return made
 
     def _make_initramfs(self, tree):
         root = f"{self.folder}/root"

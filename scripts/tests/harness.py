@@ -49,7 +49,7 @@ class Scratch:
         # With a space: a path that is not quoted somewhere falls apart.
         self.folder = tempfile.mkdtemp(prefix="a b ")
         self.processes_before = processes()
-        self.pages_before = persistent_pages()
+        self.pages_before = self.pages()
         self.shared_before = self.shared()
 
     def path(self, name):
@@ -69,10 +69,22 @@ class Scratch:
         output, _ = process.communicate(timeout=seconds)
         return process.returncode, output
 
+    def records(self, others=False):
+        """Records of runs that work in this folder, or of those that do not. One without a folder may be anybody's."""
+        folders = {path: run_library.read(path / "folder") for path in run_library.runs_folder().glob("*/")}
+        return [path for path, folder in folders.items() if folder and folder.startswith(self.folder + "/") != others]
+
+    def pages(self):
+        """Huge pages but for those that other runs have added: one may begin or end meanwhile."""
+        pages = run_library.PAGES
+        there = int(run_library.read(pages / "nr_hugepages") or 0) - int(run_library.read(pages / "surplus_hugepages") or 0)
+        lines = [line.split() for record in self.records(others=True) for line in run_library.read(record / "huge-pages").splitlines()]
+        return there - sum(int(more) for what, _, more in lines if what == "got")
+
     @staticmethod
     def shared():
         """What runs leave in folders of the machine."""
-        patterns = ("/run/stanchion-runs/*", "/run/lock/stanchion-*", "/dev/shm/nvmf_trace*", "/dev/hugepages/*", "/run/dpdk/*")
+        patterns = ("/run/lock/stanchion-*", "/dev/shm/nvmf_trace*", "/dev/hugepages/*", "/run/dpdk/*")
         return {path for pattern in patterns for path in glob.glob(pattern)}
 
     def remains(self, seconds=SETTLE_SECONDS):
@@ -88,8 +100,9 @@ class Scratch:
         left = [f"process {pid}: {words}" for pid, words in processes().items() if pid not in self.processes_before]
         left += [f"file {name}" for name in sorted(os.listdir(self.folder))]
         left += [f"file {path}" for path in sorted(self.shared() - self.shared_before)]
+        left += [f"record {path}" for path in self.records()]
         left += [f"loop device on {file}" for file in loop_files() if file.startswith(self.folder)]
-        more = persistent_pages() - self.pages_before
+        more = self.pages() - self.pages_before
         if more > 0:
             left.append(f"{more} huge pages")
         return left
@@ -115,11 +128,6 @@ def processes():
 
 def loop_files():
     return [run_library.read(file) for file in glob.glob("/sys/block/loop*/loop/backing_file")]
-
-
-def persistent_pages():
-    pages = run_library.PAGES
-    return int(run_library.read(pages / "nr_hugepages") or 0) - int(run_library.read(pages / "surplus_hugepages") or 0)
 
 
 def expect(condition, text):
