@@ -23,6 +23,10 @@ pub(crate) enum Pause {
 /// The longest park: drives must be tended even when nothing flows (keep-alive, timeouts).
 pub(crate) const MAX_PARK: Duration = Duration::from_millis(50);
 
+/// How long a reactor naps: the first time that it finds nothing to do, and always while a caller
+/// waits for a drive that is slow.
+pub(crate) const REACTOR_NAP: Duration = Duration::from_micros(50);
+
 /// Counts how long nothing happened.
 pub(crate) struct Backoff {
     since: Option<Instant>,
@@ -47,7 +51,7 @@ impl Backoff {
     /// for a time slice finds it awake; unless its drives are interrupt driven, since then the
     /// kernel's own work may want the core: then it naps, and longer while a drive takes long.
     pub(crate) fn reactor(interrupt_driven: bool) -> Backoff {
-        let (park_after, nap) = (Duration::from_millis(20), Duration::from_micros(50));
+        let (park_after, nap) = (Duration::from_millis(20), REACTOR_NAP);
         if !interrupt_driven {
             return Backoff::new(Duration::from_millis(10), park_after, nap);
         }

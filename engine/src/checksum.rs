@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::format::crc64;
 use crate::memory::Span;
 use crate::planted::{Bug, planted};
-use crate::reactor::queues::Done;
+use crate::reactor::answer::Answer;
 
 /// One chunk to look at.
 pub(crate) struct ChecksumJob {
@@ -25,7 +25,7 @@ pub(crate) struct ChecksumJob {
     /// How many of them are data; the rest is padding.
     pub(crate) data_bytes: u32,
     /// Where the answer goes.
-    pub(crate) reply: Arc<ArrayQueue<Done>>,
+    pub(crate) reply: Arc<ArrayQueue<Answer>>,
     /// Comes back in the answer.
     pub(crate) token: u64,
 }
@@ -34,16 +34,16 @@ impl ChecksumJob {
     /// Computes, and sends the answer.
     fn answer(self) {
         let (data, padding) = self.span.bytes().split_at(self.data_bytes as usize);
-        let done = Done::Checksum {
+        let checksum = Answer::Checksum {
             token: self.token,
             crc64: crc64(data),
             padding_is_zero: padding.iter().all(|byte| *byte == 0),
         };
         // The span goes before the answer: after the answer its buffer may be freed.
         drop(self.span);
-        let mut answer = Err(done);
-        while let Err(done) = answer {
-            answer = self.reply.push(done);
+        let mut pushed = Err(checksum);
+        while let Err(checksum) = pushed {
+            pushed = self.reply.push(checksum);
         }
     }
 }
@@ -168,8 +168,8 @@ mod tests {
         }
         let mut seen = 0;
         while seen < 64 {
-            let Some(done) = replies.pop() else { continue };
-            let Done::Checksum { token, crc64: found, padding_is_zero } = done else {
+            let Some(answer) = replies.pop() else { continue };
+            let Answer::Checksum { token, crc64: found, padding_is_zero } = answer else {
                 panic!("not a checksum")
             };
             assert_eq!(found, crc64(&[token as u8; 4000]));

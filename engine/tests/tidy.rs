@@ -24,8 +24,10 @@ const LAYERS: &[&[&str]] = &[
     // What passes between the threads, and what stands at its ends.
     &[
         "checksum",
+        "reactor/answer",
         "reactor/control",
         "reactor/drive_queue",
+        "reactor/mailbox",
         "reactor/queues",
         "reactor/remote_drive",
         "reactor/segment",

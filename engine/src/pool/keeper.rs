@@ -10,16 +10,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crossbeam::channel::{Receiver, TryRecvError};
-
 use crate::commit::{Committer, Ended};
 use crate::direct::DirectDrives;
 use crate::drives::Drives;
-use crate::error::{Error, IoError};
+use crate::error::Error;
 use crate::name::CheckpointName;
 use crate::pool::shared::{Shared, unix_ns};
-use crate::reactor::queues::{Done, KeeperRequest, Reply, Verdict};
-use crate::ring::codes;
+use crate::reactor::answer::{Answer, Outcome, Reply};
+use crate::reactor::mailbox::Mailbox;
+use crate::reactor::queues::{KeeperRequest, Verdict};
 use crate::state::{ChunkPlace, Progress};
 use crate::units::Generation;
 
@@ -43,27 +42,6 @@ pub(crate) struct Keeper {
     waiting: HashMap<u64, Vec<Reply>>,
 }
 
-/// What a finished commit or abort says to its participants.
-#[derive(Clone, Copy)]
-struct Outcome {
-    result: i64,
-    detail: u32,
-    aux: u64,
-}
-
-impl Outcome {
-    const CANCELED: Outcome = Outcome { result: codes::CANCELED, detail: 0, aux: 0 };
-
-    fn of_error(error: &Error) -> Outcome {
-        let (result, detail) = match error {
-            Error::Io { source, .. } => codes::of_io_error(*source),
-            Error::Poisoned { .. } => (codes::POISONED, 0),
-            _ => codes::of_io_error(IoError::Os(libc::EIO)),
-        };
-        Outcome { result, detail, aux: 0 }
-    }
-}
-
 impl Keeper {
     pub(crate) fn new(shared: Arc<Shared>, drives: DirectDrives) -> Keeper {
         let committer = Committer::new(Arc::clone(&shared));
@@ -76,37 +54,49 @@ impl Keeper {
     }
 
     /// Runs until [`Call::Stop`]. A caller that has work for it unparks the parker of its drives.
-    pub(crate) fn run(mut self, calls: &Receiver<Call>) {
+    pub(crate) fn run(mut self, mailbox: &Mailbox<Call>) {
+        let _open = mailbox.open_while_held();
         loop {
-            self.take_requests();
-            match calls.try_recv() {
-                Ok(Call::Run(work)) => work(&mut self),
-                Ok(Call::Nudge) => {}
-                Ok(Call::Stop) | Err(TryRecvError::Disconnected) => return,
-                // What came since the looks above has left a token.
-                Err(TryRecvError::Empty) => self.drives.park(),
+            let mut worked = self.take_requests();
+            for call in mailbox.take() {
+                worked = true;
+                match call {
+                    Call::Run(work) => work(&mut self),
+                    Call::Nudge => {}
+                    Call::Stop => return,
+                }
+                self.take_requests();
+            }
+            // Work may have used up the token that something new left while it was being done. Only
+            // looks that find nothing, with no work between them, show that there is nothing.
+            if !worked {
+                self.drives.park();
             }
         }
     }
 
-    /// Takes what participants said; commits together all checkpoints that became whole by it.
-    fn take_requests(&mut self) {
+    /// Takes what participants said; commits together all checkpoints that became whole by it. Says
+    /// whether there was anything.
+    fn take_requests(&mut self) -> bool {
+        let mut found = false;
         while let Some(request) = self.shared.queues.keeper.pop() {
+            found = true;
             match request.verdict {
                 Verdict::Whole => self.participant_is_whole(request),
                 Verdict::Abort => {
                     self.give_up(request.checkpoint, Some(request.participant));
-                    self.answer(request.reply, Outcome { result: 0, detail: 0, aux: 0 });
+                    self.answer(request.reply, Outcome::success(0, 0));
                 }
                 Verdict::Move { chunk, second, error } => {
                     let KeeperRequest { checkpoint, participant, reply, .. } = request;
                     let place = ChunkPlace { checkpoint, participant, chunk, second };
                     let to = self.committer.relocate(place, error);
-                    self.shared.queues.answer(reply.to, Done::Moved { token: reply.token, to });
+                    self.shared.queues.answer(reply.to, Answer::Moved { token: reply.token, to });
                 }
             }
         }
         self.commit();
+        found
     }
 
     fn participant_is_whole(&mut self, request: KeeperRequest) {
@@ -131,7 +121,7 @@ impl Keeper {
         let Ended { open, result } =
             self.committer.commit_ready(&mut self.drives, &sums, unix_ns());
         let outcome = match result {
-            Ok(generation) => Outcome { result: 0, detail: 0, aux: generation.0 },
+            Ok(generation) => Outcome::success(0, generation.0),
             Err(error) => {
                 tracing::error!("commit failed: {error}");
                 Outcome::of_error(&error)
@@ -178,8 +168,7 @@ impl Keeper {
     }
 
     fn answer(&self, reply: Reply, outcome: Outcome) {
-        let Outcome { result, detail, aux } = outcome;
-        let done = Done::Keeper { token: reply.token, result, detail, aux };
-        self.shared.queues.answer(reply.to, done);
+        let answer = Answer::Finished { token: reply.token, outcome };
+        self.shared.queues.answer(reply.to, answer);
     }
 }

@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crossbeam::channel::Sender;
-
 use crate::commit::StateCell;
 use crate::device::DriveInfo;
 use crate::device::condition::Condition;
@@ -15,6 +13,7 @@ use crate::memory::HugePages;
 use crate::name::CheckpointName;
 use crate::pool::keeper::{Call, Keeper};
 use crate::pool::options::PoolMode;
+use crate::reactor::mailbox::Mailbox;
 use crate::reactor::queues::Queues;
 use crate::reactor::segment::Segment;
 use crate::state::State;
@@ -27,7 +26,7 @@ pub(crate) struct Shared {
     pub(crate) huge_pages: HugePages,
     pub(crate) info: Vec<DriveInfo>,
     pub(crate) queues: Arc<Queues>,
-    calls: Sender<Call>,
+    calls: Arc<Mailbox<Call>>,
     state: Mutex<State>,
     /// By open checkpoint and participant: segments being saved.
     saving: Mutex<HashMap<(u64, u32), Arc<Segment>>>,
@@ -51,7 +50,7 @@ impl Shared {
         huge_pages: HugePages,
         info: Vec<DriveInfo>,
         queues: Arc<Queues>,
-        calls: Sender<Call>,
+        calls: Arc<Mailbox<Call>>,
         state: State,
     ) -> Shared {
         Shared {
@@ -84,20 +83,17 @@ impl Shared {
         &self,
         work: impl FnOnce(&mut Keeper) -> T + Send + 'static,
     ) -> Result<T, Error> {
-        let (answer, result) = crossbeam::channel::bounded(1);
-        let call = Call::Run(Box::new(move |keeper| {
-            // Nobody waits for an answer only when the asker's thread is gone.
-            let _ = answer.send(work(keeper));
-        }));
-        self.call_keeper(call)?;
-        result.recv().map_err(|_| Error::Closed("the pool"))
+        self.calls.ask(|answer| {
+            Call::Run(Box::new(move |keeper| {
+                // Nobody waits for an answer only when the asker's thread is gone.
+                let _ = answer.send(work(keeper));
+            }))
+        })
     }
 
-    /// Hands the keeper a call.
+    /// Sends the keeper a call.
     pub(crate) fn call_keeper(&self, call: Call) -> Result<(), Error> {
-        self.calls.send(call).map_err(|_| Error::Closed("the pool"))?;
-        self.queues.keeper_unparker.unpark();
-        Ok(())
+        self.calls.send(call)
     }
 
     pub(crate) fn remember_segment(&self, open: u64, segment: &Arc<Segment>) {

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::memory::Buffer;
 use crate::pool::shared::Shared;
 use crate::reactor::control::Control;
+use crate::reactor::mailbox::Mailbox;
 use crate::reactor::port::MAX_BUFFERS;
 
 /// A buffer that entries of its session can name. Dropping it takes the key back; its memory is
@@ -21,7 +22,11 @@ impl SessionBuffer {
     /// Makes a buffer known to the session's reactor.
     pub(super) fn new(buffer: Buffer, port: &Port) -> Result<SessionBuffer, Error> {
         let (number, registration) = (port.number, buffer.registration());
-        let key = port.ask(|answer| Control::AddBuffer { port: number, registration, answer })?;
+        let key = port.mailbox().ask(|answer| Control::AddBuffer {
+            port: number,
+            registration,
+            answer,
+        })?;
         let key = key.ok_or_else(|| Error::TooMany {
             what: "buffers of one session",
             limit: MAX_BUFFERS.into(),
@@ -51,7 +56,8 @@ impl std::ops::DerefMut for SessionBuffer {
 
 impl Drop for SessionBuffer {
     fn drop(&mut self) {
-        self.port.tell(Control::RemoveBuffer { port: self.port.number, key: self.key });
+        let remove = Control::RemoveBuffer { port: self.port.number, key: self.key };
+        let _ = self.port.mailbox().send(remove);
     }
 }
 
@@ -73,18 +79,7 @@ impl std::fmt::Debug for Port {
 }
 
 impl Port {
-    pub(super) fn tell(&self, message: Control) {
-        let end = &self.shared.queues.reactors[usize::from(self.reactor)];
-        end.control.push(message);
-        end.unparker.unpark();
-    }
-
-    pub(super) fn ask<T>(
-        &self,
-        message: impl FnOnce(crossbeam::channel::Sender<T>) -> Control,
-    ) -> Result<T, Error> {
-        let (answer, result) = crossbeam::channel::bounded(1);
-        self.tell(message(answer));
-        result.recv().map_err(|_| Error::Closed("the pool"))
+    pub(super) fn mailbox(&self) -> &Mailbox<Control> {
+        &self.shared.queues.reactors[usize::from(self.reactor)].control
     }
 }

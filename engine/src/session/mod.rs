@@ -113,6 +113,7 @@ impl Session {
         let mut port = Port { shared: Arc::clone(shared), reactor, number: 0 };
         let unparker = parker.unparker().clone();
         port.number = port
+            .mailbox()
             .ask(|answer| Control::OpenPort { ring: engine, client: unparker, answer })?
             .ok_or(Error::TooMany { what: "sessions", limit: MAX_PORTS.into() })?;
         let mut session = Session {
@@ -216,7 +217,7 @@ impl Session {
         if self.level.is_none() {
             let event = Arc::new(Event::new()?);
             let (port, shared) = (self.port.number, Arc::clone(&event));
-            self.port.ask(|answer| Control::SetEvent { port, event: shared, answer })?;
+            self.port.mailbox().ask(|answer| Control::SetEvent { port, event: shared, answer })?;
             let mut level = Level::new(event);
             level.keep(&mut self.client);
             self.level = Some(level);
@@ -318,12 +319,13 @@ impl Session {
     /// Takes back a handle of [`Session::add_table`], after the transfers under way for it.
     pub(crate) fn remove_table(&self, handle: u64) -> Result<(), Error> {
         let port = self.port.number;
-        self.port.ask(|answer| Control::RemoveSegment { port, handle, answer })
+        self.port.mailbox().ask(|answer| Control::RemoveSegment { port, handle, answer })
     }
 
     fn add_segment(&self, segment: Arc<Segment>) -> Result<u64, Error> {
         let port = self.port.number;
-        let handle = self.port.ask(|answer| Control::AddSegment { port, segment, answer })?;
+        let handle =
+            self.port.mailbox().ask(|answer| Control::AddSegment { port, segment, answer })?;
         handle.ok_or(Error::TooMany {
             what: "segments open in one session",
             limit: MAX_SEGMENTS as u64,
@@ -346,7 +348,7 @@ impl Session {
             mark_aborted(&shared, *checkpoint);
         }
         let port = self.port.number;
-        self.port.ask(|answer| Control::RemoveSegment { port, handle, answer })?;
+        self.port.mailbox().ask(|answer| Control::RemoveSegment { port, handle, answer })?;
         match opened {
             Opened::Save { checkpoint, participant } => give_up(&shared, checkpoint, participant),
             Opened::Restore { name } => shared.end_reading(&name),
@@ -452,7 +454,7 @@ impl Drop for Session {
         }
         let port = self.port.number;
         // If the reactor is gone, so is everything that was under way in it.
-        let _ = self.port.ask(|answer| Control::ClosePort { port, answer });
+        let _ = self.port.mailbox().ask(|answer| Control::ClosePort { port, answer });
         for (_, opened) in self.handles.drain(..) {
             match opened {
                 Opened::Save { checkpoint, participant } => {
@@ -491,20 +493,15 @@ fn session_memory(shared: &Shared, bytes: u64) -> Result<Arc<Region>, Error> {
 
 fn register_everywhere(shared: &Shared, region: &Arc<Region>) -> Result<(), Error> {
     for end in &shared.queues.reactors {
-        let (answer, result) = crossbeam::channel::bounded(1);
-        end.control.push(Control::Register { region: Arc::clone(region), answer });
-        end.unparker.unpark();
-        result.recv().map_err(|_| Error::Closed("the pool"))??;
+        end.control.ask(|answer| Control::Register { region: Arc::clone(region), answer })??;
     }
     Ok(())
 }
 
 fn unregister_everywhere(shared: &Shared, region: &Arc<Region>) {
     for end in &shared.queues.reactors {
-        let (answer, result) = crossbeam::channel::bounded(1);
-        end.control.push(Control::Unregister { region: Arc::clone(region), answer });
-        end.unparker.unpark();
-        // A reactor that is gone has forgotten the region.
-        let _ = result.recv();
+        // A reactor that has ended knows the region no more.
+        let _ =
+            end.control.ask(|answer| Control::Unregister { region: Arc::clone(region), answer });
     }
 }
