@@ -33,7 +33,10 @@ const LAYERS: &[&[&str]] = &[
         "reactor/segment",
     ],
     &["reactor"],
-    &["pool", "session"],
+    // The threads of an open pool and what they work with; sessions; the pool as callers see it.
+    &["pool/context", "pool/keeper", "pool/open_pool", "pool/options", "pool/threads"],
+    &["session"],
+    &["pool"],
     &["bulk"],
 ];
 

@@ -19,9 +19,8 @@ use crate::format::{DriveEntry, DriveState, Features, Label, Layout, Redundancy}
 use crate::limits::{DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES};
 use crate::lock::{PoolLock, Sharing};
 use crate::placement;
-use crate::pool::new_id;
+use crate::pool::context::{new_id, unix_ns};
 use crate::pool::open::{metadata_pages, open_devices};
-use crate::pool::shared::unix_ns;
 use crate::recover::labels::read_labels;
 use crate::recover::newest::choose_generation;
 use crate::recover::roots::read_roots;

@@ -15,7 +15,7 @@ use crate::direct::DirectDrives;
 use crate::drives::Drives;
 use crate::error::Error;
 use crate::name::CheckpointName;
-use crate::pool::shared::{Shared, unix_ns};
+use crate::pool::context::{PoolContext, unix_ns};
 use crate::reactor::answer::{Answer, Outcome, Reply};
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::queues::{KeeperRequest, Verdict};
@@ -35,17 +35,17 @@ pub(crate) enum Call {
 
 /// The keeper.
 pub(crate) struct Keeper {
-    shared: Arc<Shared>,
-    committer: Committer<Arc<Shared>>,
+    context: Arc<PoolContext>,
+    committer: Committer<Arc<PoolContext>>,
     drives: DirectDrives,
     /// By open checkpoint: participants that wait for the others.
     waiting: HashMap<u64, Vec<Reply>>,
 }
 
 impl Keeper {
-    pub(crate) fn new(shared: Arc<Shared>, drives: DirectDrives) -> Keeper {
-        let committer = Committer::new(Arc::clone(&shared));
-        Keeper { shared, committer, drives, waiting: HashMap::new() }
+    pub(crate) fn new(context: Arc<PoolContext>, drives: DirectDrives) -> Keeper {
+        let committer = Committer::new(Arc::clone(&context));
+        Keeper { context, committer, drives, waiting: HashMap::new() }
     }
 
     /// The way to the drives.
@@ -79,7 +79,7 @@ impl Keeper {
     /// whether there was anything.
     fn take_requests(&mut self) -> bool {
         let mut found = false;
-        while let Some(request) = self.shared.queues.keeper.pop() {
+        while let Some(request) = self.context.queues.keeper.pop() {
             found = true;
             match request.verdict {
                 Verdict::Whole => self.participant_is_whole(request),
@@ -91,7 +91,7 @@ impl Keeper {
                     let KeeperRequest { checkpoint, participant, reply, .. } = request;
                     let place = ChunkPlace { checkpoint, participant, chunk, second };
                     let to = self.committer.relocate(place, error);
-                    self.shared.queues.answer(reply.to, Answer::Moved { token: reply.token, to });
+                    self.context.queues.answer(reply.to, Answer::Moved { token: reply.token, to });
                 }
             }
         }
@@ -102,7 +102,7 @@ impl Keeper {
     fn participant_is_whole(&mut self, request: KeeperRequest) {
         match self.committer.set_whole(request.checkpoint, request.participant) {
             Progress::Aborted => {
-                self.shared.forget_segment(request.checkpoint, request.participant);
+                self.context.forget_segment(request.checkpoint, request.participant);
                 self.answer(request.reply, Outcome::CANCELED);
             }
             Progress::Waiting | Progress::Ready => {
@@ -116,8 +116,8 @@ impl Keeper {
         if !self.committer.is_ready() {
             return;
         }
-        self.shared.poison_if_foreign();
-        let sums = |open, participant| self.shared.checksums_of(open, participant);
+        self.context.poison_if_foreign();
+        let sums = |open, participant| self.context.checksums_of(open, participant);
         let Ended { open, result } =
             self.committer.commit_ready(&mut self.drives, &sums, unix_ns());
         let outcome = match result {
@@ -128,21 +128,21 @@ impl Keeper {
             }
         };
         for open in open {
-            self.shared.forget_checkpoint(open);
+            self.context.forget_checkpoint(open);
             self.answer_all(open, outcome);
         }
     }
 
     /// Removes a checkpoint, which nobody in this process may be reading.
     pub(crate) fn remove(&mut self, name: &CheckpointName) -> Result<Generation, Error> {
-        self.shared.refuse_while_read(name)?;
-        self.shared.poison_if_foreign();
+        self.context.refuse_while_read(name)?;
+        self.context.poison_if_foreign();
         self.committer.remove(&mut self.drives, name, unix_ns())
     }
 
     /// Makes what the last generation removed free.
     pub(crate) fn reclaim(&mut self) -> Result<Generation, Error> {
-        self.shared.poison_if_foreign();
+        self.context.poison_if_foreign();
         self.committer.reclaim(&mut self.drives, unix_ns())
     }
 
@@ -156,7 +156,7 @@ impl Keeper {
     pub(crate) fn give_up(&mut self, open: u64, ended: Option<u32>) {
         self.committer.give_up(open, ended);
         if let Some(participant) = ended {
-            self.shared.forget_segment(open, participant);
+            self.context.forget_segment(open, participant);
         }
         self.answer_all(open, Outcome::CANCELED);
     }
@@ -169,6 +169,6 @@ impl Keeper {
 
     fn answer(&self, reply: Reply, outcome: Outcome) {
         let answer = Answer::Finished { token: reply.token, outcome };
-        self.shared.queues.answer(reply.to, answer);
+        self.context.queues.answer(reply.to, answer);
     }
 }

@@ -14,9 +14,9 @@ use crate::error::Error;
 use crate::format::Layout;
 use crate::limits::MAX_DRIVES;
 use crate::memory::HugePages;
+use crate::pool::context::PoolContext;
 use crate::pool::keeper::{Call, Keeper};
 use crate::pool::options::PoolOptions;
-use crate::pool::shared::Shared;
 use crate::reactor::Reactor;
 use crate::reactor::answer::Reply;
 use crate::reactor::control::Control;
@@ -56,11 +56,11 @@ impl Plan {
         Ok(Plan { options: options.clone(), devices, metadata_pages, layout, cores })
     }
 
-    /// Starts everything. `share` makes what the threads share, once the queues are there.
+    /// Starts everything. `make_context` is called once the queues are there.
     pub(super) fn start(
         self,
-        share: impl FnOnce(Arc<Queues>, Arc<Mailbox<Call>>) -> Shared,
-    ) -> Result<(Arc<Shared>, Threads), Error> {
+        make_context: impl FnOnce(Arc<Queues>) -> PoolContext,
+    ) -> Result<(Arc<PoolContext>, Threads), Error> {
         let reactors = self.cores.len();
         let helpers =
             ChecksumHelpers::start(self.options.checksum_thread_count(), reactors * CREDITS)?;
@@ -91,7 +91,7 @@ impl Plan {
         let queues = Arc::new(queues);
 
         let calls = Arc::new(Mailbox::new(keeper_parker.unparker().clone()));
-        let shared = Arc::new(share(Arc::clone(&queues), Arc::clone(&calls)));
+        let context = Arc::new(make_context(Arc::clone(&queues)));
         let mut threads = Threads {
             queues: Arc::clone(&queues),
             calls: Arc::clone(&calls),
@@ -119,9 +119,9 @@ impl Plan {
         });
         let drives = DirectDrives::new(remote.collect(), self.metadata_pages)?;
         let drives = drives.sleeping_on(keeper_parker);
-        let keeper = Keeper::new(Arc::clone(&shared), drives);
+        let keeper = Keeper::new(Arc::clone(&context), drives);
         threads.keeper = Some(spawn("stn-keeper".into(), move || keeper.run(&calls))?);
-        Ok((shared, threads))
+        Ok((context, threads))
     }
 }
 
@@ -149,6 +149,13 @@ pub(super) struct Threads {
     keeper: Option<JoinHandle<()>>,
     reactors: Vec<JoinHandle<()>>,
     helpers: Option<ChecksumHelpers>,
+}
+
+impl Threads {
+    /// The keeper's mailbox.
+    pub(super) fn keeper(&self) -> &Mailbox<Call> {
+        &self.calls
+    }
 }
 
 impl Drop for Threads {
