@@ -1,7 +1,7 @@
 //! What a polling thread does when it finds nothing to do: spin, then nap, then park.
 //!
 //! Spinning keeps latency low while operations flow and makes no system call. Napping bounds what
-//! a short pause costs. Parking ends the use of the core until somebody wakes the thread.
+//! a short pause costs. Parking ends the use of the core until another thread wakes it.
 //!
 //! All but reactors that poll learn whether spinning pays: where the last pause was longer than the
 //! spin, the next one starts with a nap; a nap hides how short a pause was, so now and then one spins
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 pub(crate) enum Pause {
     /// Look again at once.
     Spin,
-    /// Sleep so long, then look again.
+    /// Sleep for this time, then look again.
     Nap(Duration),
-    /// Wait to be woken, at most so long.
+    /// Wait to be woken, at most for this time.
     Park(Duration),
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Backoff {
     pauses: u32,
 }
 
-/// Of so many pauses one spins, to see whether that pays again.
+/// One pause of this many spins, to see whether that pays again.
 const PROBE_EVERY: u32 = 32;
 
 impl Backoff {

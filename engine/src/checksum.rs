@@ -2,7 +2,7 @@
 //!
 //! Never on a reactor, which must keep polling, and never on the trainer's thread, which must keep
 //! training. A helper polls while the engine is busy and parks when it has been idle for a while,
-//! so that handing it a job costs a reactor no system call while operations flow.
+//! so that handing it a job costs a reactor no system call while entries flow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -124,7 +124,7 @@ impl Drop for ChecksumHelpers {
             unparker.unpark();
         }
         for thread in self.threads.drain(..) {
-            // A helper that panicked has told so on standard error; there is nothing to add.
+            // A helper that panicked has printed so on standard error; there is nothing to add.
             let _ = thread.join();
         }
     }

@@ -19,7 +19,7 @@ use crate::pool::context::{PoolContext, unix_ns};
 use crate::reactor::answer::{Answer, Outcome, Reply};
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::queues::{KeeperRequest, Verdict};
-use crate::state::{ChunkPlace, Progress};
+use crate::state::{ChunkPlace, Readiness};
 use crate::units::Generation;
 
 /// Work for the keeper's thread.
@@ -101,11 +101,11 @@ impl Keeper {
 
     fn participant_is_whole(&mut self, request: KeeperRequest) {
         match self.committer.set_whole(request.checkpoint, request.participant) {
-            Progress::Aborted => {
+            Readiness::Aborted => {
                 self.context.forget_segment(request.checkpoint, request.participant);
                 self.answer(request.reply, Outcome::CANCELED);
             }
-            Progress::Waiting | Progress::Ready => {
+            Readiness::Waiting | Readiness::Ready => {
                 self.waiting.entry(request.checkpoint).or_default().push(request.reply);
             }
         }
@@ -133,7 +133,7 @@ impl Keeper {
         }
     }
 
-    /// Removes a checkpoint, which nobody in this process may be reading.
+    /// Removes a checkpoint, unless a session of this process reads it.
     pub(crate) fn remove(&mut self, name: &CheckpointName) -> Result<Generation, Error> {
         self.context.refuse_while_read(name)?;
         self.context.poison_if_foreign();

@@ -34,7 +34,7 @@ impl OpenPool {
     ) -> Result<T, Error> {
         self.threads.keeper().ask(|answer| {
             Call::Run(Box::new(move |keeper| {
-                // Nobody waits for an answer only when the asker's thread is gone.
+                // The answer has no taker only when the asker's thread is gone.
                 let _ = answer.send(work(keeper));
             }))
         })

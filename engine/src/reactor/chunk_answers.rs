@@ -146,7 +146,7 @@ impl Reactor {
         self.answered(token.slot);
     }
 
-    /// The first copy of a chunk cannot be had: reads the second one, if there is one, for the same
+    /// The first copy of a chunk cannot be read or is damaged: reads the second one, if there is one, for the same
     /// credit and outstanding answer.
     fn read_second_copy(&mut self, token: ChunkToken, why: &str) -> bool {
         let transfer = self.transfer(token.slot);

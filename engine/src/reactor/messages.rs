@@ -4,7 +4,7 @@
 //! - Messages are taken in the order in which they were sent, before the entries of the same turn.
 //! - A message that names a port, a key or a handle of a session that is gone changes nothing.
 //! - Each message that has an answer is answered, at the latest when nothing is under way any more
-//!   for what it names. That nobody waits for the answer any more is no error of the reactor's.
+//!   for what it names. An asker that does not wait any more is no error of the reactor's.
 
 use crossbeam::sync::Unparker;
 

@@ -37,7 +37,7 @@ impl RemoteDrive {
     pub(crate) fn new(drive: DriveIndex, mut info: DriveInfo, queues: Arc<Queues>) -> RemoteDrive {
         let reply_to = queues.reactors.len() as u16 + drive.0;
         let answers = Arc::clone(&queues.answers[usize::from(reply_to)]);
-        // The reactor polls; whoever waits here may leave it the core.
+        // The reactor polls; a thread that waits here may leave it the core.
         info.interrupt_driven = true;
         RemoteDrive {
             drive,

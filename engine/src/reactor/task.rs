@@ -29,7 +29,7 @@ pub(crate) struct Transfer {
     pub(crate) region_offset_bytes: u64,
     pub(crate) first_chunk: u64,
     pub(crate) chunk_count: u32,
-    /// Counts the task while it is under way, so that nobody takes the buffer for idle.
+    /// Counts the task while it is under way, so that its buffer is not taken for idle.
     pub(crate) usage: Arc<BufferUsage>,
 }
 
