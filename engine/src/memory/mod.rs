@@ -8,6 +8,7 @@ mod table;
 pub use arena::{Arena, Buffer, BufferUsage};
 pub use region::{HUGE_PAGE_BYTES, HugePages, Region};
 pub use span::{DmaSlice, Span};
+pub(crate) use table::slot_of;
 pub use table::{BufferTable, Registration};
 
 /// Sets how late the kernel may end this thread's sleeps. Failure only makes them later.

@@ -23,8 +23,8 @@
 //!   descriptors. Nothing else in the list is tied to one process.
 
 mod handles;
-mod port;
 mod regions;
+mod remote_port;
 
 use std::sync::Arc;
 
@@ -41,12 +41,12 @@ use crate::pool::open_pool::OpenPool;
 use crate::reactor::segment::Segment;
 use crate::ring::{self, Event};
 use crate::session::back::handles::{Handles, Opened};
-use crate::session::back::port::Port;
-use crate::session::back::regions::Regions;
+use crate::session::back::regions::KnownRegions;
+use crate::session::back::remote_port::RemotePort;
 use crate::state::CheckpointSpec;
 use crate::units::Copies;
 
-pub(super) use port::BufferKey;
+pub(super) use remote_port::BufferKey;
 
 /// A participant's segment, open for restore.
 #[derive(Clone, Debug)]
@@ -65,8 +65,8 @@ pub struct OpenedSegment {
 
 /// The engine's half of a session.
 pub(super) struct Back {
-    port: Port,
-    regions: Regions,
+    port: RemotePort,
+    regions: KnownRegions,
     handles: Handles,
     /// Last of all: the pool closes when nothing has it open any more.
     pool: Arc<OpenPool>,
@@ -81,8 +81,8 @@ impl Back {
     ) -> Result<Back, Error> {
         let context = &pool.context;
         Ok(Back {
-            port: Port::open(&context.queues, context.next_reactor(), ring, client)?,
-            regions: Regions::new(context),
+            port: RemotePort::open(&context.queues, context.next_reactor(), ring, client)?,
+            regions: KnownRegions::new(context),
             handles: Handles::default(),
             pool: Arc::clone(pool),
         })

@@ -13,14 +13,14 @@ use crate::reactor::control::Control;
 use crate::reactor::queues::Queues;
 
 /// The session's registrations, one entry for each.
-pub(super) struct Regions {
+pub(super) struct KnownRegions {
     context: Arc<PoolContext>,
     registered: Vec<Arc<Region>>,
 }
 
-impl Regions {
-    pub(super) fn new(context: &Arc<PoolContext>) -> Regions {
-        Regions { context: Arc::clone(context), registered: Vec::new() }
+impl KnownRegions {
+    pub(super) fn new(context: &Arc<PoolContext>) -> KnownRegions {
+        KnownRegions { context: Arc::clone(context), registered: Vec::new() }
     }
 
     /// A new region, of the pages that the pool was opened with; not registered yet.

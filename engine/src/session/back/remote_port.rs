@@ -1,4 +1,4 @@
-//! The session's port: its place in the reactor that serves it, and the messages that it sends there.
+//! A port that a reactor owns, as its session reaches it: by messages to the reactor.
 //!
 //! A reactor that has ended holds nothing of the session any more. So what is taken back need not be
 //! answered, and what is asked for fails with [`Error::Closed`].
@@ -17,23 +17,23 @@ use crate::reactor::queues::{Queues, ReactorEnd};
 use crate::reactor::segment::Segment;
 use crate::ring::{self, Event};
 
-/// The port's number, and where it is.
+/// The number of a session's port, and the reactor that has it.
 #[derive(Clone)]
-pub(super) struct Port {
+pub(super) struct RemotePort {
     queues: Arc<Queues>,
     reactor: u16,
     number: u32,
 }
 
-impl Port {
+impl RemotePort {
     /// Lets a reactor serve a ring, whose client it wakes by `client`.
     pub(super) fn open(
         queues: &Arc<Queues>,
         reactor: u16,
         ring: ring::Engine,
         client: Unparker,
-    ) -> Result<Port, Error> {
-        let mut port = Port { queues: Arc::clone(queues), reactor, number: 0 };
+    ) -> Result<RemotePort, Error> {
+        let mut port = RemotePort { queues: Arc::clone(queues), reactor, number: 0 };
         let number = port.mailbox().ask(|answer| Control::OpenPort { ring, client, answer })?;
         port.number = number.ok_or(Error::TooMany { what: "sessions", limit: MAX_PORTS.into() })?;
         Ok(port)
@@ -85,9 +85,9 @@ impl Port {
     }
 }
 
-impl fmt::Debug for Port {
+impl fmt::Debug for RemotePort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Port")
+        f.debug_struct("RemotePort")
             .field("reactor", &self.reactor)
             .field("number", &self.number)
             .finish()
@@ -97,7 +97,7 @@ impl fmt::Debug for Port {
 /// The key of a buffer that entries may name, until this is dropped.
 #[derive(Debug)]
 pub(in crate::session) struct BufferKey {
-    port: Port,
+    port: RemotePort,
     key: u32,
 }
 
