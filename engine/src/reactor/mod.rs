@@ -213,7 +213,7 @@ impl Reactor {
         self.credits -= 1;
     }
 
-    /// The memory and place of an operation that moves bytes.
+    /// The memory and place of a task that moves bytes.
     fn transfer(&mut self, slot: u32) -> &Transfer {
         let transfer = &self.tasks.get(slot).transfer;
         transfer.as_ref().expect("only transfers have chunks")
