@@ -1,7 +1,7 @@
 //! What a polling thread does when it finds nothing to do: spin, then nap, then park.
 //!
 //! Spinning keeps latency low while operations flow and makes no system call. Napping bounds what
-//! a short pause costs. Parking ends the use of the core until somebody wakes the thread.
+//! a short pause costs. Parking ends the use of the core until another thread wakes it.
 //!
 //! All but reactors that poll learn whether spinning pays: where the last pause was longer than the
 //! spin, the next one starts with a nap; a nap hides how short a pause was, so now and then one spins
@@ -14,14 +14,18 @@ use std::time::{Duration, Instant};
 pub(crate) enum Pause {
     /// Look again at once.
     Spin,
-    /// Sleep so long, then look again.
+    /// Sleep for this time, then look again.
     Nap(Duration),
-    /// Wait to be woken, at most so long.
+    /// Wait to be woken, at most for this time.
     Park(Duration),
 }
 
 /// The longest park: drives must be tended even when nothing flows (keep-alive, timeouts).
 pub(crate) const MAX_PARK: Duration = Duration::from_millis(50);
+
+/// How long a reactor naps: the first time that it finds nothing to do, and always while a caller
+/// waits for a drive that is slow.
+pub(crate) const REACTOR_NAP: Duration = Duration::from_micros(50);
 
 /// Counts how long nothing happened.
 pub(crate) struct Backoff {
@@ -39,7 +43,7 @@ pub(crate) struct Backoff {
     pauses: u32,
 }
 
-/// Of so many pauses one spins, to see whether that pays again.
+/// One pause of this many spins, to see whether that pays again.
 const PROBE_EVERY: u32 = 32;
 
 impl Backoff {
@@ -47,7 +51,7 @@ impl Backoff {
     /// for a time slice finds it awake; unless its drives are interrupt driven, since then the
     /// kernel's own work may want the core: then it naps, and longer while a drive takes long.
     pub(crate) fn reactor(interrupt_driven: bool) -> Backoff {
-        let (park_after, nap) = (Duration::from_millis(20), Duration::from_micros(50));
+        let (park_after, nap) = (Duration::from_millis(20), REACTOR_NAP);
         if !interrupt_driven {
             return Backoff::new(Duration::from_millis(10), park_after, nap);
         }

@@ -2,7 +2,7 @@
 //!
 //! Never on a reactor, which must keep polling, and never on the trainer's thread, which must keep
 //! training. A helper polls while the engine is busy and parks when it has been idle for a while,
-//! so that handing it a job costs a reactor no system call while operations flow.
+//! so that handing it a job costs a reactor no system call while entries flow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::format::crc64;
 use crate::memory::Span;
 use crate::planted::{Bug, planted};
-use crate::reactor::queues::Done;
+use crate::reactor::answer::Answer;
 
 /// One chunk to look at.
 pub(crate) struct ChecksumJob {
@@ -25,7 +25,7 @@ pub(crate) struct ChecksumJob {
     /// How many of them are data; the rest is padding.
     pub(crate) data_bytes: u32,
     /// Where the answer goes.
-    pub(crate) reply: Arc<ArrayQueue<Done>>,
+    pub(crate) reply: Arc<ArrayQueue<Answer>>,
     /// Comes back in the answer.
     pub(crate) token: u64,
 }
@@ -34,16 +34,16 @@ impl ChecksumJob {
     /// Computes, and sends the answer.
     fn answer(self) {
         let (data, padding) = self.span.bytes().split_at(self.data_bytes as usize);
-        let done = Done::Checksum {
+        let checksum = Answer::Checksum {
             token: self.token,
             crc64: crc64(data),
             padding_is_zero: padding.iter().all(|byte| *byte == 0),
         };
         // The span goes before the answer: after the answer its buffer may be freed.
         drop(self.span);
-        let mut answer = Err(done);
-        while let Err(done) = answer {
-            answer = self.reply.push(done);
+        let mut pushed = Err(checksum);
+        while let Err(checksum) = pushed {
+            pushed = self.reply.push(checksum);
         }
     }
 }
@@ -124,7 +124,7 @@ impl Drop for ChecksumHelpers {
             unparker.unpark();
         }
         for thread in self.threads.drain(..) {
-            // A helper that panicked has told so on standard error; there is nothing to add.
+            // A helper that panicked has printed so on standard error; there is nothing to add.
             let _ = thread.join();
         }
     }
@@ -168,8 +168,8 @@ mod tests {
         }
         let mut seen = 0;
         while seen < 64 {
-            let Some(done) = replies.pop() else { continue };
-            let Done::Checksum { token, crc64: found, padding_is_zero } = done else {
+            let Some(answer) = replies.pop() else { continue };
+            let Answer::Checksum { token, crc64: found, padding_is_zero } = answer else {
                 panic!("not a checksum")
             };
             assert_eq!(found, crc64(&[token as u8; 4000]));

@@ -168,3 +168,33 @@ fn a_session_keeps_its_pool_open() {
     let pool = back_end.open();
     assert_eq!(restore(&pool, &"kept@1".parse().unwrap(), &pattern), Ok(()));
 }
+
+#[test]
+fn a_commit_that_comes_during_another_one_is_not_left_lying() {
+    let (_back_end, pool) = pool();
+    let mut session = pool.session(&SessionOptions::default()).unwrap();
+    let buffer = session.alloc(MIB).unwrap();
+    let mut out = [CompleteEntry::default(); 2];
+    for round in 0..400_u64 {
+        let handles =
+            ["first", "second"].map(|name| begin(&mut session, &format!("{name}@{round}"), MIB));
+        for handle in handles {
+            session.submit(&[common::write(handle, buffer.key(), MIB, 0, handle)]);
+            assert_eq!(session.wait(&mut out, 1, LONG), 1);
+        }
+        // The second one comes at another moment of the first one's commit each time. Nothing else
+        // wakes the keeper afterwards.
+        session.submit(&[SubmitEntry::commit(handles[0], 0)]);
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_micros(round) {
+            std::hint::spin_loop();
+        }
+        session.submit(&[SubmitEntry::commit(handles[1], 1)]);
+        assert_eq!(session.wait(&mut out, 2, LONG), 2, "round {round}");
+        assert!(out.iter().all(|completion| completion.result == 0), "{out:?}");
+        handles.iter().for_each(|handle| session.close(*handle).unwrap());
+        for name in ["first", "second"] {
+            pool.remove(&format!("{name}@{round}").parse().unwrap()).unwrap();
+        }
+    }
+}

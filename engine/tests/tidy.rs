@@ -25,14 +25,19 @@ const LAYERS: &[&[&str]] = &[
     // What passes between the threads, and what stands at its ends.
     &[
         "checksum",
+        "reactor/answer",
         "reactor/control",
         "reactor/drive_queue",
+        "reactor/mailbox",
         "reactor/queues",
         "reactor/remote_drive",
         "reactor/segment",
     ],
     &["reactor"],
-    &["pool", "session"],
+    // The threads of an open pool and what they work with; sessions; the pool as callers see it.
+    &["pool/context", "pool/keeper", "pool/open_pool", "pool/options", "pool/threads"],
+    &["session"],
+    &["pool"],
     &["bulk"],
 ];
 

@@ -21,7 +21,7 @@ use crate::error::{Error, IoError};
 use crate::format::{DriveState, Label};
 use crate::name::CheckpointName;
 use crate::planted::{Bug, planted};
-use crate::state::{BeginError, CheckpointSpec, ChunkPlace, Progress, State};
+use crate::state::{BeginError, CheckpointSpec, ChunkPlace, Readiness, State};
 use crate::units::{Generation, Location};
 
 /// Where the state is kept: behind a lock that others take, too, or on one thread.
@@ -77,12 +77,12 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
     }
 
     /// A participant's segment is whole, and it writes no more.
-    pub(crate) fn set_whole(&mut self, open: u64, participant: u32) -> Progress {
-        let progress = self.state.with_state(|state| state.set_whole(open, participant));
-        if progress == Progress::Ready {
+    pub(crate) fn set_whole(&mut self, open: u64, participant: u32) -> Readiness {
+        let readiness = self.state.with_state(|state| state.set_whole(open, participant));
+        if readiness == Readiness::Ready {
             self.ready.push(open);
         }
-        progress
+        readiness
     }
 
     /// Gives another place to a copy of a chunk that could not be written where it should lie;

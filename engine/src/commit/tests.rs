@@ -15,7 +15,7 @@ use crate::error::{Error, IoError};
 use crate::format::{DriveEntry, DriveState, Features, Label, Layout, Zone};
 use crate::memory::HugePages;
 use crate::name::CheckpointName;
-use crate::state::{CheckpointSpec, Progress, State};
+use crate::state::{CheckpointSpec, Readiness, State};
 use crate::units::{DriveIndex, Generation};
 
 const CHUNK: u64 = 1 << 20;
@@ -100,7 +100,7 @@ fn make_ready(
 ) -> u64 {
     let id = Uuid::from_u128(spec.name.step.into());
     let open = begin(state, spec, id, no_reclaim).unwrap();
-    assert_eq!(committer.set_whole(open, 0), Progress::Ready);
+    assert_eq!(committer.set_whole(open, 0), Readiness::Ready);
     open
 }
 
@@ -242,7 +242,7 @@ fn what_is_given_up_is_not_committed() {
     let ended = committer.commit_ready(&mut pool.drives, &sums, 0);
     assert_eq!(ended.open, [kept]);
     assert_eq!(pool.free_chunks(), free - 1);
-    assert_eq!(committer.set_whole(gone, 0), Progress::Aborted);
+    assert_eq!(committer.set_whole(gone, 0), Readiness::Aborted);
     assert!(!committer.is_ready());
 }
 

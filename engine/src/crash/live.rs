@@ -17,7 +17,7 @@ use crate::device::sim::{SimDrive, SimRng};
 use crate::direct::DirectDrives;
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Error, IoError};
-use crate::state::{Progress, State};
+use crate::state::{Readiness, State};
 use crate::units::Generation;
 
 /// Less than a chunk, and not whole blocks.
@@ -229,7 +229,7 @@ impl<'a> Live<'a> {
             for participant in 0..begun.sums.len() as u32 {
                 let progress = self.committer.set_whole(begun.number, participant);
                 let last = participant as usize + 1 == begun.sums.len();
-                let wanted = if last { Progress::Ready } else { Progress::Waiting };
+                let wanted = if last { Readiness::Ready } else { Readiness::Waiting };
                 if progress != wanted {
                     let name = begun.order.name();
                     return Err(Stop::Violation(format!("{name}: {progress:?}")));

@@ -9,6 +9,7 @@ mod usage;
 pub use arena::{Arena, Buffer};
 pub use region::{HUGE_PAGE_BYTES, HugePages, Region};
 pub use span::{DmaSlice, Span};
+pub(crate) use table::slot_of;
 pub use table::{BufferTable, Registration};
 pub use usage::BufferUsage;
 

@@ -1,9 +1,9 @@
 //! A span: some bytes of a region that a transfer or a checksum is using.
 //!
-//! A span holds its region, so the mapping outlives whoever works on it: a drive's queue slot keeps
-//! the span of each command until that command's completion. Spans of one operation never overlap
+//! A span holds its region, so the mapping outlives the work on it: a drive's queue slot keeps
+//! the span of each command until that command's completion. Spans of one entry never overlap
 //! with those of another by the rules of the ring; a trainer that breaks the rules (it can: the
-//! memory is its own) spoils its own bytes, which the checksum then tells.
+//! memory is its own) spoils its own bytes, which the checksum then shows.
 
 #![allow(unsafe_code)]
 
@@ -78,7 +78,7 @@ impl Span {
     /// The bytes, to be read.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping is alive (we hold the region) and the range was checked by `new`. In
-        // this process nobody writes it meanwhile: a `Buffer` with an operation in flight gives no
+        // this process nobody writes it meanwhile: a `Buffer` with an entry in flight gives no
         // mutable slice, and drives write only what a read command named, before its completion.
         unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.len_bytes as usize) }
     }

@@ -134,13 +134,18 @@ impl BufferTable {
         if self.lookup(key).is_none() {
             return false;
         }
-        let (index, _) = split(key);
+        let index = slot_of(key);
         let slot = &mut self.slots[usize::from(index)];
         slot.registration = None;
         slot.tag = slot.tag.checked_add(1).unwrap_or(1);
         self.unused.push_back(index);
         true
     }
+}
+
+/// Which slot a key names, whatever its tag says.
+pub(crate) fn slot_of(key: u32) -> u16 {
+    split(key).0
 }
 
 /// Slot and tag.

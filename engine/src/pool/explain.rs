@@ -3,7 +3,7 @@
 use crate::error::{Damage, Error, IoError};
 use crate::format::SegmentTable;
 use crate::name::CheckpointName;
-use crate::pool::{Pool, find, read_segment_table};
+use crate::pool::Pool;
 use crate::ring::{CompleteEntry, codes};
 
 impl Pool {
@@ -14,11 +14,11 @@ impl Pool {
         participant: u32,
         completion: &CompleteEntry,
     ) -> Error {
-        let committed = match find(&self.shared, name) {
+        let committed = match self.open.find(name) {
             Ok(committed) => committed,
             Err(error) => return error,
         };
-        match read_segment_table(&self.shared, &committed, participant) {
+        match self.open.read_segment_table(&committed, participant) {
             Ok(table) => explain(self, name, &table, 0, completion),
             Err(error) => error,
         }
@@ -39,7 +39,7 @@ pub(super) fn explain(
         let what = codes::describe(completion.result);
         return Error::Usage(format!("{name}: participant {}: {what}", table.participant));
     };
-    let state = pool.shared.state();
+    let state = pool.open.context.state();
     let label = state.label();
     let location = record.copies.iter().nth(copy).unwrap_or(record.copies.first);
     let drive = location.drive.as_usize();
@@ -81,6 +81,6 @@ pub(super) fn explain(
         },
         code => IoError::Os(i32::try_from(-code).unwrap_or(libc::EIO)),
     };
-    let address = pool.shared.info[drive].address.clone();
+    let address = pool.open.context.info[drive].address.clone();
     Error::Io { serial, address, what: "read", offset_bytes, source }
 }

@@ -10,17 +10,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crossbeam::channel::{Receiver, TryRecvError};
-
 use crate::commit::{Committer, Ended};
 use crate::direct::DirectDrives;
 use crate::drives::Drives;
-use crate::error::{Error, IoError};
+use crate::error::Error;
 use crate::name::CheckpointName;
-use crate::pool::shared::{Shared, unix_ns};
-use crate::reactor::queues::{Done, KeeperRequest, Reply, Verdict};
-use crate::ring::codes;
-use crate::state::{ChunkPlace, Progress};
+use crate::pool::context::{PoolContext, unix_ns};
+use crate::reactor::answer::{Answer, Outcome, Reply};
+use crate::reactor::mailbox::Mailbox;
+use crate::reactor::queues::{KeeperRequest, Verdict};
+use crate::state::{ChunkPlace, Readiness};
 use crate::units::Generation;
 
 /// Work for the keeper's thread.
@@ -36,38 +35,17 @@ pub(crate) enum Call {
 
 /// The keeper.
 pub(crate) struct Keeper {
-    shared: Arc<Shared>,
-    committer: Committer<Arc<Shared>>,
+    context: Arc<PoolContext>,
+    committer: Committer<Arc<PoolContext>>,
     drives: DirectDrives,
     /// By open checkpoint: participants that wait for the others.
     waiting: HashMap<u64, Vec<Reply>>,
 }
 
-/// What a finished commit or abort says to its participants.
-#[derive(Clone, Copy)]
-struct Outcome {
-    result: i64,
-    detail: u32,
-    aux: u64,
-}
-
-impl Outcome {
-    const CANCELED: Outcome = Outcome { result: codes::CANCELED, detail: 0, aux: 0 };
-
-    fn of_error(error: &Error) -> Outcome {
-        let (result, detail) = match error {
-            Error::Io { source, .. } => codes::of_io_error(*source),
-            Error::Poisoned { .. } => (codes::POISONED, 0),
-            _ => codes::of_io_error(IoError::Os(libc::EIO)),
-        };
-        Outcome { result, detail, aux: 0 }
-    }
-}
-
 impl Keeper {
-    pub(crate) fn new(shared: Arc<Shared>, drives: DirectDrives) -> Keeper {
-        let committer = Committer::new(Arc::clone(&shared));
-        Keeper { shared, committer, drives, waiting: HashMap::new() }
+    pub(crate) fn new(context: Arc<PoolContext>, drives: DirectDrives) -> Keeper {
+        let committer = Committer::new(Arc::clone(&context));
+        Keeper { context, committer, drives, waiting: HashMap::new() }
     }
 
     /// The way to the drives.
@@ -76,46 +54,58 @@ impl Keeper {
     }
 
     /// Runs until [`Call::Stop`]. A caller that has work for it unparks the parker of its drives.
-    pub(crate) fn run(mut self, calls: &Receiver<Call>) {
+    pub(crate) fn run(mut self, mailbox: &Mailbox<Call>) {
+        let _open = mailbox.open_while_held();
         loop {
-            self.take_requests();
-            match calls.try_recv() {
-                Ok(Call::Run(work)) => work(&mut self),
-                Ok(Call::Nudge) => {}
-                Ok(Call::Stop) | Err(TryRecvError::Disconnected) => return,
-                // What came since the looks above has left a token.
-                Err(TryRecvError::Empty) => self.drives.park(),
+            let mut worked = self.take_requests();
+            for call in mailbox.take() {
+                worked = true;
+                match call {
+                    Call::Run(work) => work(&mut self),
+                    Call::Nudge => {}
+                    Call::Stop => return,
+                }
+                self.take_requests();
+            }
+            // Work may have used up the token that something new left while it was being done. Only
+            // looks that find nothing, with no work between them, show that there is nothing.
+            if !worked {
+                self.drives.park();
             }
         }
     }
 
-    /// Takes what participants said; commits together all checkpoints that became whole by it.
-    fn take_requests(&mut self) {
-        while let Some(request) = self.shared.queues.keeper.pop() {
+    /// Takes what participants said; commits together all checkpoints that became whole by it. Says
+    /// whether there was anything.
+    fn take_requests(&mut self) -> bool {
+        let mut found = false;
+        while let Some(request) = self.context.queues.keeper.pop() {
+            found = true;
             match request.verdict {
                 Verdict::Whole => self.participant_is_whole(request),
                 Verdict::Abort => {
                     self.give_up(request.checkpoint, Some(request.participant));
-                    self.answer(request.reply, Outcome { result: 0, detail: 0, aux: 0 });
+                    self.answer(request.reply, Outcome::success(0, 0));
                 }
                 Verdict::Move { chunk, second, error } => {
                     let KeeperRequest { checkpoint, participant, reply, .. } = request;
                     let place = ChunkPlace { checkpoint, participant, chunk, second };
                     let to = self.committer.relocate(place, error);
-                    self.shared.queues.answer(reply.to, Done::Moved { token: reply.token, to });
+                    self.context.queues.answer(reply.to, Answer::Moved { token: reply.token, to });
                 }
             }
         }
         self.commit();
+        found
     }
 
     fn participant_is_whole(&mut self, request: KeeperRequest) {
         match self.committer.set_whole(request.checkpoint, request.participant) {
-            Progress::Aborted => {
-                self.shared.forget_segment(request.checkpoint, request.participant);
+            Readiness::Aborted => {
+                self.context.forget_segment(request.checkpoint, request.participant);
                 self.answer(request.reply, Outcome::CANCELED);
             }
-            Progress::Waiting | Progress::Ready => {
+            Readiness::Waiting | Readiness::Ready => {
                 self.waiting.entry(request.checkpoint).or_default().push(request.reply);
             }
         }
@@ -126,33 +116,33 @@ impl Keeper {
         if !self.committer.is_ready() {
             return;
         }
-        self.shared.poison_if_foreign();
-        let sums = |open, participant| self.shared.checksums_of(open, participant);
+        self.context.poison_if_foreign();
+        let sums = |open, participant| self.context.checksums_of(open, participant);
         let Ended { open, result } =
             self.committer.commit_ready(&mut self.drives, &sums, unix_ns());
         let outcome = match result {
-            Ok(generation) => Outcome { result: 0, detail: 0, aux: generation.0 },
+            Ok(generation) => Outcome::success(0, generation.0),
             Err(error) => {
                 tracing::error!("commit failed: {error}");
                 Outcome::of_error(&error)
             }
         };
         for open in open {
-            self.shared.forget_checkpoint(open);
+            self.context.forget_checkpoint(open);
             self.answer_all(open, outcome);
         }
     }
 
-    /// Removes a checkpoint, which nobody in this process may be reading.
+    /// Removes a checkpoint, unless a session of this process reads it.
     pub(crate) fn remove(&mut self, name: &CheckpointName) -> Result<Generation, Error> {
-        self.shared.refuse_while_read(name)?;
-        self.shared.poison_if_foreign();
+        self.context.refuse_while_read(name)?;
+        self.context.poison_if_foreign();
         self.committer.remove(&mut self.drives, name, unix_ns())
     }
 
     /// Makes what the last generation removed free.
     pub(crate) fn reclaim(&mut self) -> Result<Generation, Error> {
-        self.shared.poison_if_foreign();
+        self.context.poison_if_foreign();
         self.committer.reclaim(&mut self.drives, unix_ns())
     }
 
@@ -166,7 +156,7 @@ impl Keeper {
     pub(crate) fn give_up(&mut self, open: u64, ended: Option<u32>) {
         self.committer.give_up(open, ended);
         if let Some(participant) = ended {
-            self.shared.forget_segment(open, participant);
+            self.context.forget_segment(open, participant);
         }
         self.answer_all(open, Outcome::CANCELED);
     }
@@ -178,8 +168,7 @@ impl Keeper {
     }
 
     fn answer(&self, reply: Reply, outcome: Outcome) {
-        let Outcome { result, detail, aux } = outcome;
-        let done = Done::Keeper { token: reply.token, result, detail, aux };
-        self.shared.queues.answer(reply.to, done);
+        let answer = Answer::Finished { token: reply.token, outcome };
+        self.context.queues.answer(reply.to, answer);
     }
 }

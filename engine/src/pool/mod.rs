@@ -1,30 +1,25 @@
 //! A pool: drives formatted together, opened by one owner.
 
 mod admit;
+pub(crate) mod context;
 mod explain;
 pub(crate) mod format;
 mod info;
 pub(crate) mod keeper;
 pub(crate) mod open;
+pub(crate) mod open_pool;
 mod options;
-pub(crate) mod shared;
 mod threads;
 mod verify;
 mod verify_data;
 
 use std::sync::Arc;
 
-use uuid::Uuid;
-
 use crate::device::Device;
 use crate::error::Error;
 use crate::format::{Label, SegmentTable};
-use crate::host::lock::PoolLock;
 use crate::name::CheckpointName;
-use crate::pool::keeper::Keeper;
-use crate::pool::shared::Shared;
-use crate::pool::threads::Threads;
-use crate::recover::metadata;
+use crate::pool::open_pool::OpenPool;
 use crate::session::{Session, SessionOptions};
 use crate::state::Committed;
 use crate::units::Generation;
@@ -41,15 +36,8 @@ pub use verify::{VerifyProgress, VerifyReport};
 /// Its sessions keep the pool open. When it and the last of them are dropped, the reactors end after
 /// everything under way has ended, the drives are given back and the pool's lock is let go.
 pub struct Pool {
-    shared: Arc<Shared>,
+    open: Arc<OpenPool>,
     notices: Vec<Notice>,
-    open: Arc<Open>,
-}
-
-/// What keeps a pool open. Dropped in this order: the threads own the drives, and the lock goes last.
-pub(crate) struct Open {
-    _threads: Threads,
-    _lock: PoolLock,
 }
 
 impl Pool {
@@ -80,18 +68,19 @@ impl Pool {
 
     /// Facts about the pool now.
     pub fn info(&self) -> PoolInfo {
-        let state = self.shared.state();
+        let state = self.open.context.state();
         let label = state.label();
-        let drives = label.drives.iter().zip(&self.shared.info).map(|(entry, info)| PoolDrive {
-            uuid: entry.uuid,
-            serial: entry.serial.clone(),
-            address: info.address.clone(),
-            model: info.model.clone(),
-            back_end: info.back_end,
-            capacity_bytes: entry.capacity_bytes,
-            state: entry.state,
-            volatile_cache: info.volatile_cache,
-        });
+        let drives =
+            label.drives.iter().zip(&self.open.context.info).map(|(entry, info)| PoolDrive {
+                uuid: entry.uuid,
+                serial: entry.serial.clone(),
+                address: info.address.clone(),
+                model: info.model.clone(),
+                back_end: info.back_end,
+                capacity_bytes: entry.capacity_bytes,
+                state: entry.state,
+                volatile_cache: info.volatile_cache,
+            });
         PoolInfo {
             pool: label.pool,
             generation: state.root().generation,
@@ -101,20 +90,20 @@ impl Pool {
             max_checkpoints: label.layout.max_checkpoints(),
             capacity_bytes: format::capacity_bytes(label),
             redundancy: label.redundancy(),
-            free_bytes: (self.shared.mode == PoolMode::ReadWrite).then(|| state.free_bytes()),
+            free_bytes: (self.open.context.mode == PoolMode::ReadWrite).then(|| state.free_bytes()),
             drives: drives.collect(),
         }
     }
 
     /// All checkpoints, by name and step.
     pub fn list(&self) -> Vec<CheckpointInfo> {
-        let state = self.shared.state();
+        let state = self.open.context.state();
         state.checkpoints().map(|committed| describe(committed, state.label())).collect()
     }
 
     /// The checkpoint of that name with the largest step.
     pub fn latest(&self, name: &str) -> Option<CheckpointInfo> {
-        let state = self.shared.state();
+        let state = self.open.context.state();
         state.latest(name).map(|committed| describe(committed, state.label()))
     }
 
@@ -123,8 +112,8 @@ impl Pool {
     /// # Errors
     /// [`Error::NoSuchCheckpoint`].
     pub fn find(&self, name: &CheckpointName) -> Result<CheckpointInfo, Error> {
-        let committed = find(&self.shared, name)?;
-        Ok(describe(&committed, self.shared.state().label()))
+        let committed = self.open.find(name)?;
+        Ok(describe(&committed, self.open.context.state().label()))
     }
 
     /// What one checkpoint consists of.
@@ -132,11 +121,11 @@ impl Pool {
     /// # Errors
     /// [`Error::NoSuchCheckpoint`], or [`Error::Damaged`] when no drive has sound metadata of it.
     pub fn segments(&self, name: &CheckpointName) -> Result<Vec<SegmentInfo>, Error> {
-        let committed = find(&self.shared, name)?;
+        let committed = self.open.find(name)?;
         let mut segments = Vec::new();
         for participant in 0..committed.entry.participants {
-            let table = read_segment_table(&self.shared, &committed, participant)?;
-            segments.push(describe_segment(&table, self.shared.info.len()));
+            let table = self.open.read_segment_table(&committed, participant)?;
+            segments.push(describe_segment(&table, self.open.context.info.len()));
         }
         Ok(segments)
     }
@@ -148,9 +137,9 @@ impl Pool {
     /// [`Error::NoSuchCheckpoint`]; [`Error::Busy`] while a session of this process restores it;
     /// a failed command on a drive.
     pub fn remove(&self, name: &CheckpointName) -> Result<Generation, Error> {
-        self.shared.require_writable()?;
+        self.open.context.require_writable()?;
         let name = name.clone();
-        self.shared.on_keeper(move |keeper| keeper.remove(&name))?
+        self.open.on_keeper(move |keeper| keeper.remove(&name))?
     }
 
     /// A session for one trainer thread.
@@ -158,7 +147,7 @@ impl Pool {
     /// # Errors
     /// When its memory cannot be had.
     pub fn session(&self, options: &SessionOptions) -> Result<Session, Error> {
-        Session::new(&self.shared, &self.open, options)
+        Session::new(&self.open, options)
     }
 }
 
@@ -191,40 +180,4 @@ fn describe_segment(table: &SegmentTable, drives: usize) -> SegmentInfo {
         shards: table.shards.clone(),
         bytes_per_drive,
     }
-}
-
-/// The committed checkpoint of this name.
-pub(crate) fn find(shared: &Shared, name: &CheckpointName) -> Result<Arc<Committed>, Error> {
-    let found = shared.state().find(name).cloned();
-    found.ok_or_else(|| Error::NoSuchCheckpoint(name.to_string()))
-}
-
-/// Reads a participant's segment table from any drive that has a sound copy.
-pub(crate) fn read_segment_table(
-    shared: &Shared,
-    committed: &Committed,
-    participant: u32,
-) -> Result<SegmentTable, Error> {
-    let entry = committed.entry.clone();
-    let label: Label = shared.state().label().clone();
-    shared.on_keeper(move |keeper: &mut Keeper| {
-        let drives = keeper.drives();
-        let found = metadata::read_manifest(drives, &label, &entry, participant as usize);
-        let manifest = metadata::sound(found)?;
-        if participant as usize >= manifest.segments.len() {
-            return Err(Error::Usage(format!(
-                "{}@{} has {} participants; there is no participant {participant}",
-                entry.name,
-                entry.step,
-                manifest.segments.len()
-            )));
-        }
-        let found = metadata::read_table(drives, &label, &entry, &manifest, participant);
-        metadata::sound(found)
-    })?
-}
-
-/// A new identity, ordered by time.
-pub(crate) fn new_id() -> Uuid {
-    Uuid::now_v7()
 }

@@ -12,10 +12,11 @@ use crate::error::{Error, ErrorKind};
 use crate::format::Layout;
 use crate::host::lock::{PoolLock, Sharing};
 use crate::memory::HugePages;
+use crate::pool::context::{PoolContext, unix_ns};
+use crate::pool::open_pool::OpenPool;
 use crate::pool::options::{PoolMode, PoolOptions};
-use crate::pool::shared::{Shared, unix_ns};
 use crate::pool::threads::{self, Threads};
-use crate::pool::{Notice, Open, Pool};
+use crate::pool::{Notice, Pool};
 use crate::recover::membership::Membership;
 use crate::recover::opening::{Identified, Opening, identify, recover_state};
 use crate::state::State;
@@ -52,9 +53,9 @@ fn open_noting(
     let opening = Opening { writable, degraded: options.degraded, now_unix_ns: unix_ns() };
     let state = recover_state(&mut drives, labels, &membership, opening, &mut notices)?;
     let info = drives.info().to_vec();
-    let (shared, threads) = start(options, drives, info, pages, state)?;
-    let open = Arc::new(Open { _threads: threads, _lock: lock });
-    Ok(Pool { shared, notices, open })
+    let (context, threads) = start(options, drives, info, pages, state)?;
+    let open = Arc::new(OpenPool::new(context, threads, lock));
+    Ok(Pool { open, notices })
 }
 
 /// Hands the devices to their reactors and starts the keeper.
@@ -64,12 +65,12 @@ fn start(
     info: Vec<DriveInfo>,
     metadata_pages: HugePages,
     state: State,
-) -> Result<(Arc<Shared>, Threads), Error> {
+) -> Result<(Arc<PoolContext>, Threads), Error> {
     let layout: Layout = state.label().layout.clone();
     let needs_huge = metadata_pages == HugePages::Required;
     let session_pages = if needs_huge { HugePages::Required } else { options.huge_pages };
     let plan = threads::Plan::new(options, drives.into_devices(), metadata_pages, layout)?;
-    plan.start(|queues, calls| Shared::new(options.mode, session_pages, info, queues, calls, state))
+    plan.start(|queues| PoolContext::new(options.mode, session_pages, info, queues, state))
 }
 
 /// Opens every drive, each by the back end that its address names.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use core_affinity::CoreId;
-use crossbeam::channel::Sender;
 use crossbeam::sync::Parker;
 
 use crate::checksum::ChecksumHelpers;
@@ -15,13 +14,15 @@ use crate::error::Error;
 use crate::format::Layout;
 use crate::limits::MAX_DRIVES;
 use crate::memory::HugePages;
+use crate::pool::context::PoolContext;
 use crate::pool::keeper::{Call, Keeper};
 use crate::pool::options::PoolOptions;
-use crate::pool::shared::Shared;
 use crate::reactor::Reactor;
+use crate::reactor::answer::Reply;
 use crate::reactor::control::Control;
 use crate::reactor::drive_queue::DriveQueue;
-use crate::reactor::queues::{CREDITS, KEEPER_CREDITS, Queues, Reply, Route};
+use crate::reactor::mailbox::Mailbox;
+use crate::reactor::queues::{CREDITS, KEEPER_CREDITS, Queues, Route};
 use crate::reactor::remote_drive::RemoteDrive;
 use crate::units::DriveIndex;
 
@@ -55,11 +56,11 @@ impl Plan {
         Ok(Plan { options: options.clone(), devices, metadata_pages, layout, cores })
     }
 
-    /// Starts everything. `share` makes what the threads share, once the queues are there.
+    /// Starts everything. `make_context` is called once the queues are there.
     pub(super) fn start(
         self,
-        share: impl FnOnce(Arc<Queues>, Sender<Call>) -> Shared,
-    ) -> Result<(Arc<Shared>, Threads), Error> {
+        make_context: impl FnOnce(Arc<Queues>) -> PoolContext,
+    ) -> Result<(Arc<PoolContext>, Threads), Error> {
         let reactors = self.cores.len();
         let helpers =
             ChecksumHelpers::start(self.options.checksum_thread_count(), reactors * CREDITS)?;
@@ -89,11 +90,11 @@ impl Plan {
         let queues = Queues::new(&parkers, &keeper_parker, queue, routes, self.layout, conditions);
         let queues = Arc::new(queues);
 
-        let (calls, call_queue) = crossbeam::channel::unbounded();
-        let shared = Arc::new(share(Arc::clone(&queues), calls.clone()));
+        let calls = Arc::new(Mailbox::new(keeper_parker.unparker().clone()));
+        let context = Arc::new(make_context(Arc::clone(&queues)));
         let mut threads = Threads {
             queues: Arc::clone(&queues),
-            calls,
+            calls: Arc::clone(&calls),
             keeper: None,
             reactors: Vec::new(),
             helpers: Some(helpers),
@@ -118,9 +119,9 @@ impl Plan {
         });
         let drives = DirectDrives::new(remote.collect(), self.metadata_pages)?;
         let drives = drives.sleeping_on(keeper_parker);
-        let keeper = Keeper::new(Arc::clone(&shared), drives);
-        threads.keeper = Some(spawn("stn-keeper".into(), move || keeper.run(&call_queue))?);
-        Ok((shared, threads))
+        let keeper = Keeper::new(Arc::clone(&context), drives);
+        threads.keeper = Some(spawn("stn-keeper".into(), move || keeper.run(&calls))?);
+        Ok((context, threads))
     }
 }
 
@@ -144,23 +145,28 @@ fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle
 /// The running threads. Dropping them ends them in the order that lets each finish its work.
 pub(super) struct Threads {
     queues: Arc<Queues>,
-    calls: Sender<Call>,
+    calls: Arc<Mailbox<Call>>,
     keeper: Option<JoinHandle<()>>,
     reactors: Vec<JoinHandle<()>>,
     helpers: Option<ChecksumHelpers>,
 }
 
+impl Threads {
+    /// The keeper's mailbox.
+    pub(super) fn keeper(&self) -> &Mailbox<Call> {
+        &self.calls
+    }
+}
+
 impl Drop for Threads {
     fn drop(&mut self) {
-        // A thread that panicked has told so on standard error; the others end all the same.
+        // A thread that panicked has printed so on standard error; the others end all the same.
         if let Some(keeper) = self.keeper.take() {
             let _ = self.calls.send(Call::Stop);
-            self.queues.keeper_unparker.unpark();
             let _ = keeper.join();
         }
         for end in &self.queues.reactors {
-            end.control.push(Control::Stop);
-            end.unparker.unpark();
+            let _ = end.control.send(Control::Stop);
         }
         for reactor in self.reactors.drain(..) {
             let _ = reactor.join();

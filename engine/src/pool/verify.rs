@@ -5,7 +5,7 @@ use crate::error::{Damage, Error};
 use crate::format::{CatalogueEntry, FormatError, Label, MetaExtent, Root};
 use crate::name::CheckpointName;
 use crate::pool::verify_data::DataPass;
-use crate::pool::{Notice, Pool, PoolMode, find};
+use crate::pool::{Notice, Pool, PoolMode};
 use crate::recover::labels::{read_labels, repair_labels};
 use crate::recover::metadata::{self, Found, Subject, repair_metadata};
 use crate::recover::newest::{catalogue_subject, decode_catalogue};
@@ -62,12 +62,12 @@ impl Pool {
         progress: VerifyProgress<'_>,
     ) -> Result<VerifyReport, Error> {
         let entries: Vec<CatalogueEntry> = match name {
-            Some(name) => vec![find(&self.shared, name)?.entry.clone()],
-            None => self.shared.state().checkpoints().map(|c| c.entry.clone()).collect(),
+            Some(name) => vec![self.open.find(name)?.entry.clone()],
+            None => self.open.context.state().checkpoints().map(|c| c.entry.clone()).collect(),
         };
-        let repair = repair && self.shared.mode == PoolMode::ReadWrite;
+        let repair = repair && self.open.context.mode == PoolMode::ReadWrite;
         let (label, root) = {
-            let state = self.shared.state();
+            let state = self.open.context.state();
             (state.label().clone(), state.root().clone())
         };
         let names: Vec<_> =
@@ -75,7 +75,7 @@ impl Pool {
         let all_copies = |entry: &CatalogueEntry| entry.bytes * u64::from(label.copies);
         let total_bytes = entries.iter().map(all_copies).sum();
         let work = Metadata { label: label.clone(), root, entries, repair };
-        let mut report = self.shared.on_keeper(move |keeper| work.check(keeper.drives()))??;
+        let mut report = self.open.on_keeper(move |keeper| work.check(keeper.drives()))??;
         let mut data = DataPass::new(self, label, repair, &mut report)?;
         for name in &names {
             data.check(name, &mut |bytes| progress(bytes, total_bytes))?;
@@ -83,7 +83,7 @@ impl Pool {
         data.finish()?;
         report.checkpoints = names.len();
         if repair && name.is_none() && report.is_clean() {
-            report.rebuilt = self.shared.on_keeper(|keeper| keeper.finish_rebuilding())??;
+            report.rebuilt = self.open.on_keeper(|keeper| keeper.finish_rebuilding())??;
         }
         Ok(report)
     }

@@ -9,7 +9,7 @@ use crate::format::{Label, SegmentTable};
 use crate::limits::BLOCK_BYTES;
 use crate::name::CheckpointName;
 use crate::pool::explain::explain;
-use crate::pool::{Pool, VerifyReport, find, read_segment_table};
+use crate::pool::{Pool, VerifyReport};
 use crate::ring::{CompleteEntry, SubmitEntry, Transfer};
 use crate::session::{Session, SessionBuffer, SessionOptions};
 use crate::units::{Copies, Location};
@@ -53,16 +53,16 @@ impl<'a> DataPass<'a> {
         name: &CheckpointName,
         advance: Advance<'_>,
     ) -> Result<(), Error> {
-        self.pool.shared.begin_reading(name);
+        self.pool.open.context.begin_reading(name);
         let result = self.check_segments(name, advance);
-        self.pool.shared.end_reading(name);
+        self.pool.open.context.end_reading(name);
         result
     }
 
     fn check_segments(&mut self, name: &CheckpointName, advance: Advance<'_>) -> Result<(), Error> {
-        let committed = find(&self.pool.shared, name)?;
+        let committed = self.pool.open.find(name)?;
         for participant in 0..committed.entry.participants {
-            let table = match read_segment_table(&self.pool.shared, &committed, participant) {
+            let table = match self.pool.open.read_segment_table(&committed, participant) {
                 Ok(table) => table,
                 // The metadata pass has named it already.
                 Err(Error::Damaged(_)) => continue,
@@ -208,7 +208,7 @@ impl<'a> DataPass<'a> {
     /// Writes a chunk's bytes to one of its places; durable with the next flush.
     fn write(&self, target: Location, bytes: Vec<u8>) -> Result<bool, Error> {
         let offset_bytes = self.label.layout.slot_offset(target.slot);
-        self.pool.shared.on_keeper(move |keeper| {
+        self.pool.open.on_keeper(move |keeper| {
             let (drive, data) = (target.drive, bytes.as_slice());
             let write = DriveCommand::Write { drive, offset_bytes, data, durable: false };
             keeper.drives().run(&mut [write]).iter().all(Result::is_ok)
@@ -233,7 +233,7 @@ impl<'a> DataPass<'a> {
         }
         let label = self.label;
         let flushed =
-            self.pool.shared.on_keeper(move |keeper| flush_all(keeper.drives(), label.live()))?;
+            self.pool.open.on_keeper(move |keeper| flush_all(keeper.drives(), label.live()))?;
         match flushed {
             Ok(()) => self.report.repaired.extend(self.mended),
             Err(error) => {

@@ -1,4 +1,7 @@
-//! Rare messages to a reactor: they may block, allocate and be answered through a channel.
+//! Rare messages to a reactor: they may allocate, and are answered through a channel.
+//!
+//! A message owns what it carries, so that one which is never taken leaks nothing; its asker then
+//! gets an error, because its channel closes.
 
 use std::sync::Arc;
 
@@ -10,7 +13,7 @@ use crate::memory::{Region, Registration};
 use crate::reactor::segment::Segment;
 use crate::ring;
 
-/// What a reactor is asked to do beside its flow.
+/// What a reactor is asked to do apart from the flow of entries.
 pub(crate) enum Control {
     /// Make a region usable on all drives of this reactor.
     Register { region: Arc<Region>, answer: Sender<Result<(), Error>> },

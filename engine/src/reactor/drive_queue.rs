@@ -1,9 +1,9 @@
 //! One drive's queue inside a reactor: what waits for the drive, and what the drive is working on.
 //!
 //! - The slot of a command keeps the command's span until its completion has been taken: memory in
-//!   flight belongs to this queue, whatever becomes of whoever asked.
+//!   flight belongs to this queue, whatever becomes of the asker.
 //! - The device is dropped before the slots, and a device's `drop` waits for its commands.
-//! - What a failed command tells of its drive is noted, and a drive or pool that may not be written
+//! - What a failed command says of its drive is noted, and a drive or pool that may not be written
 //!   any more is not: see [`crate::device::condition`].
 //! - Nothing here allocates after construction.
 
@@ -142,7 +142,7 @@ impl<T> DriveQueue<T> {
                 Err(SubmitError::Failed(error)) => {
                     progress = true;
                     self.note(request.operation, error);
-                    tell(self.device.info(), &request, error);
+                    log_failure(self.device.info(), &request, error);
                     ended(request.reply, Err(error));
                 }
             }
@@ -158,23 +158,23 @@ impl<T> DriveQueue<T> {
             self.free.push(slot);
             if let Err(error) = completion.status {
                 self.note(request.operation, error);
-                tell(self.device.info(), &request, error);
+                log_failure(self.device.info(), &request, error);
             }
             ended(request.reply, completion.status);
         }
         progress || count > 0
     }
 
-    /// Notes what a failed command tells of the drive. Trying again was the device's.
+    /// Notes what a failed command says of the drive. Trying again was the device's.
     fn note(&self, operation: Operation, error: IoError) {
         let action = status::action(operation, error).when_retries_end(operation);
         self.conditions.note(self.drive, action, error);
     }
 }
 
-/// Tells which drive failed what, which the completion of a whole transfer cannot.
-fn tell<T>(drive: &DriveInfo, request: &DriveRequest<T>, error: IoError) {
-    // That a drive is gone is told once, by its back end.
+/// Logs which drive failed what, which the completion of a whole transfer cannot say.
+fn log_failure<T>(drive: &DriveInfo, request: &DriveRequest<T>, error: IoError) {
+    // That a drive is gone is logged once, by its back end.
     if error != IoError::Removed {
         tracing::warn!(
             drive = drive.address,

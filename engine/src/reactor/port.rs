@@ -1,4 +1,8 @@
 //! One session inside its reactor: the engine end of its ring and what its entries may name.
+//!
+//! - Numbers of ports, buffer keys and handles carry a tag that changes with each use of a place, so
+//!   that a late or a guessed one names nothing.
+//! - What an entry names stays until the tasks under way that use it have ended.
 
 use std::sync::Arc;
 
@@ -26,18 +30,18 @@ pub(crate) enum Finish {
 /// A segment as a session's entries see it.
 pub(crate) struct SegmentSlot {
     pub(crate) segment: Arc<Segment>,
-    /// Operations under way that move bytes of it.
+    /// Tasks under way that move bytes of it.
     pub(crate) transfers: u32,
-    /// The commit or abort that waits for those to end, and its operation.
+    /// The commit or abort that waits for those to end, and its task.
     pub(crate) finish: Option<(Finish, u32)>,
     /// Committed or aborted: nothing more may be asked of it.
     pub(crate) finished: bool,
-    /// Who waits for the handle to be taken back.
+    /// Waits for the handle to be taken back.
     pub(crate) removal: Option<Sender<()>>,
 }
 
-/// How a client that waits is told that there are completions. Dropping it tells too: whoever
-/// waits then sees that its ring is closed.
+/// Wakes a client that waits for completions. Dropping it does so too: the client then sees that its
+/// ring is closed.
 pub(crate) struct Waker {
     unparker: Unparker,
     /// For a client that watches a descriptor.
@@ -73,11 +77,11 @@ pub(crate) struct Port {
     segments: Vec<(u32, Option<SegmentSlot>)>,
     /// Where the tags of segments start.
     first_tag: u32,
-    /// Operations under way.
-    pub(crate) operations: u32,
+    /// Tasks under way.
+    pub(crate) tasks: u32,
     /// The client broke the ring's rules: its entries are no longer read.
     pub(crate) poisoned: bool,
-    /// Who waits for the port to close.
+    /// Waits for the port to close.
     pub(crate) closing: Option<Sender<()>>,
 }
 
@@ -93,7 +97,7 @@ impl Port {
             buffers: BufferTable::with_first_tag(MAX_BUFFERS, (serial as u16).wrapping_mul(0x9e37)),
             segments: Vec::new(),
             first_tag: serial.wrapping_mul(0x9e37_79b1),
-            operations: 0,
+            tasks: 0,
             poisoned: false,
             closing: None,
         }
@@ -111,7 +115,7 @@ impl Port {
     }
 
     /// Gives a segment a handle: its place, and a tag that changes each time the place is used, so
-    /// that a stale handle is found out.
+    /// that a stale handle names nothing.
     pub(crate) fn add_segment(&mut self, segment: Arc<Segment>) -> Option<u64> {
         let free = self.segments.iter().position(|(_, slot)| slot.is_none());
         let index = match free {
@@ -140,7 +144,7 @@ impl Port {
         if u64::from(*tag) == handle >> 32 { slot.as_mut() } else { None }
     }
 
-    /// Takes the handle back if somebody asked for it and nothing is under way.
+    /// Takes the handle back if that was asked for and nothing is under way.
     pub(crate) fn finish_removal(&mut self, handle: u64) {
         let Some(slot) = self.segment(handle) else { return };
         if slot.transfers > 0 || slot.finish.is_some() {
@@ -148,7 +152,7 @@ impl Port {
         }
         let Some(answer) = slot.removal.take() else { return };
         self.segments[(handle & 0xffff_ffff) as usize].1 = None;
-        // Whoever asked may have given up waiting.
+        // The asker may have given up waiting.
         let _ = answer.send(());
     }
 }

@@ -1,5 +1,9 @@
-//! A drive that a reactor owns, as a `Device` for the keeper: commands go through the reactor's
+//! A drive that a reactor owns, as a [`Device`] for the keeper: commands go through the reactor's
 //! inbox. So the keeper runs the same metadata code that format and recovery run on real devices.
+//!
+//! - The keeper has at most `KEEPER_CREDITS` commands under way, so that the inbox has room for each.
+//! - A request holds a span of its region: the memory stays mapped until the drive is done with it.
+//! - A reactor that has ended answers no more; its commands then fail as those of a lost drive.
 
 #![allow(unsafe_code)]
 
@@ -10,9 +14,10 @@ use crossbeam::queue::ArrayQueue;
 use crate::device::{Command, Completion, Device, DriveInfo, Operation, SubmitError};
 use crate::error::{Error, IoError};
 use crate::memory::{Region, Span};
+use crate::reactor::answer::{Answer, Reply};
 use crate::reactor::control::Control;
 use crate::reactor::drive_queue::DriveRequest;
-use crate::reactor::queues::{Done, Queues, ReactorEnd, Reply};
+use crate::reactor::queues::{Queues, ReactorEnd};
 use crate::units::DriveIndex;
 
 /// One drive behind its reactor.
@@ -20,9 +25,9 @@ pub(crate) struct RemoteDrive {
     drive: DriveIndex,
     info: DriveInfo,
     queues: Arc<Queues>,
-    /// Our place in `Queues::done`, and the queue there.
+    /// Our place in `Queues::answers`, and the queue there.
     reply_to: u16,
-    done: Arc<ArrayQueue<Done>>,
+    answers: Arc<ArrayQueue<Answer>>,
     regions: Vec<Arc<Region>>,
     /// Tags of the commands in flight.
     tags: Vec<u64>,
@@ -31,21 +36,23 @@ pub(crate) struct RemoteDrive {
 impl RemoteDrive {
     pub(crate) fn new(drive: DriveIndex, mut info: DriveInfo, queues: Arc<Queues>) -> RemoteDrive {
         let reply_to = queues.reactors.len() as u16 + drive.0;
-        let done = Arc::clone(&queues.done[usize::from(reply_to)]);
-        // The reactor polls; whoever waits here may leave it the core.
+        let answers = Arc::clone(&queues.answers[usize::from(reply_to)]);
+        // The reactor polls; a thread that waits here may leave it the core.
         info.interrupt_driven = true;
-        RemoteDrive { drive, info, queues, reply_to, done, regions: Vec::new(), tags: Vec::new() }
+        RemoteDrive {
+            drive,
+            info,
+            queues,
+            reply_to,
+            answers,
+            regions: Vec::new(),
+            tags: Vec::new(),
+        }
     }
 
     fn reactor(&self) -> &ReactorEnd {
         let route = self.queues.routes[self.drive.as_usize()];
         &self.queues.reactors[usize::from(route.reactor)]
-    }
-
-    fn tell_reactor(&self, message: Control) {
-        let end = self.reactor();
-        end.control.push(message);
-        end.unparker.unpark();
     }
 }
 
@@ -55,19 +62,17 @@ impl Device for RemoteDrive {
     }
 
     fn register(&mut self, region: &Arc<Region>) -> Result<(), Error> {
-        let (answer, result) = crossbeam::channel::bounded(1);
-        self.tell_reactor(Control::Register { region: Arc::clone(region), answer });
-        result.recv().map_err(|_| Error::Closed("the pool"))??;
+        let register = |answer| Control::Register { region: Arc::clone(region), answer };
+        self.reactor().control.ask(register)??;
         self.regions.push(Arc::clone(region));
         Ok(())
     }
 
     fn unregister(&mut self, region: &Arc<Region>) {
         self.regions.retain(|known| known.id() != region.id());
-        let (answer, result) = crossbeam::channel::bounded(1);
-        self.tell_reactor(Control::Unregister { region: Arc::clone(region), answer });
-        // A reactor that is gone has forgotten the region.
-        let _ = result.recv();
+        let unregister = |answer| Control::Unregister { region: Arc::clone(region), answer };
+        // A reactor that has ended knows the region no more.
+        let _ = self.reactor().control.ask(unregister);
     }
 
     unsafe fn submit(&mut self, command: Command) -> Result<(), SubmitError> {
@@ -91,7 +96,7 @@ impl Device for RemoteDrive {
         if self.reactor().control.is_closed() {
             return Err(SubmitError::Failed(IoError::Removed));
         }
-        self.queues.send(self.drive, request);
+        self.queues.send_to_drive(self.drive, request);
         self.tags.push(command.tag);
         Ok(())
     }
@@ -99,8 +104,8 @@ impl Device for RemoteDrive {
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
         let mut count = 0;
         for completion in completions {
-            let done = match self.done.pop() {
-                Some(Done::Io { token, status }) => Completion { tag: token, status },
+            let done = match self.answers.pop() {
+                Some(Answer::Io { token, status }) => Completion { tag: token, status },
                 // A reactor that has ended answers no more; its drives are closed.
                 _ if !self.tags.is_empty() && self.reactor().control.is_closed() => {
                     Completion { tag: self.tags[0], status: Err(IoError::Removed) }

@@ -3,7 +3,7 @@
 //! Placement is decided when the segment is opened, so a reactor only looks it up; a place that turns
 //! out to be bad is exchanged by the keeper. Exactly one
 //! reactor, the one that serves the segment's session, changes the states; the keeper reads the
-//! checksums after that reactor told it that the segment is whole.
+//! checksums after that reactor has reported the segment whole.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -124,7 +124,7 @@ impl Segment {
         self.chunks[chunk as usize].crc64.store(crc64, Ordering::Release);
     }
 
-    /// Whether nobody wrote any of these chunks; if so they are marked as being written.
+    /// Whether none of these chunks has been written; if so they are marked as being written.
     pub(crate) fn claim(&self, first: u64, count: u64) -> bool {
         let chunks = &self.chunks[first as usize..(first + count) as usize];
         if chunks.iter().any(|chunk| chunk.state.load(Ordering::Relaxed) != EMPTY) {

@@ -1,22 +1,24 @@
-//! From a ring's entry to an operation: everything that came from a client is checked here.
+//! From a ring's entry to a task: everything that came from a client is checked here.
 
 use std::sync::Arc;
 
 use crate::limits::BLOCK_BYTES;
-use crate::reactor::operation::{Kind, Operation, Transfer};
+use crate::reactor::answer::{Outcome, Reply};
 use crate::reactor::port::{Finish, Port};
-use crate::reactor::queues::{KeeperRequest, Reply, Verdict};
+use crate::reactor::queues::{KeeperRequest, Verdict};
 use crate::reactor::segment::Purpose;
-use crate::reactor::{BATCH, MAX_CHUNKS_PER_OPERATION, Reactor};
+use crate::reactor::task::{Kind, Task, Transfer};
+use crate::reactor::token::{ChunkToken, MAX_CHUNKS_PER_TASK};
+use crate::reactor::{BATCH, Reactor};
 use crate::ring::{self, CompleteEntry, Request, codes};
 use crate::units::{is_block_aligned, round_up};
 
 impl Reactor {
-    /// Takes entries from one session's ring as long as there is room for their operations.
+    /// Takes entries from one session's ring as long as there is room for their tasks.
     pub(super) fn take_entries(&mut self, index: usize) -> bool {
         let mut progress = false;
         for _ in 0..BATCH {
-            if !self.operations.has_room() {
+            if !self.tasks.has_room() {
                 break;
             }
             let Some(port) = self.ports[index].as_mut() else { break };
@@ -35,7 +37,7 @@ impl Reactor {
             };
             progress = true;
             let number = port.number;
-            port.operations += 1;
+            port.tasks += 1;
             let user_data = entry.user_data;
             let outcome = match entry.decode() {
                 Ok(request) => self.accept(number, user_data, request),
@@ -48,7 +50,7 @@ impl Reactor {
         progress
     }
 
-    /// Starts an operation, or says with which code (and aux) its entry completes at once.
+    /// Starts a task, or says with which code (and aux) its entry completes at once.
     fn accept(&mut self, number: u32, user_data: u64, request: Request) -> Result<(), (i64, u64)> {
         let refuse = |code| (code, 0);
         match request {
@@ -85,7 +87,7 @@ impl Reactor {
         if let Some(slot) = port.segment(request.checkpoint) {
             slot.transfers += 1;
         }
-        self.operations.insert(Operation {
+        self.tasks.insert(Task {
             kind,
             port: number,
             handle: request.checkpoint,
@@ -114,7 +116,7 @@ impl Reactor {
         if slot.finished || slot.finish.is_some() || slot.segment.purpose == Purpose::Restore {
             return Err((codes::BAD_HANDLE, 0));
         }
-        let operation = self.operations.insert(Operation {
+        let task = self.tasks.insert(Task {
             kind: Kind::Finish,
             port: number,
             handle,
@@ -128,7 +130,7 @@ impl Reactor {
             queued: false,
         });
         if let Some(slot) = self.port(number).and_then(|port| port.segment(handle)) {
-            slot.finish = Some((finish, operation));
+            slot.finish = Some((finish, task));
         }
         self.ask_keeper_if_due(number, handle);
         Ok(())
@@ -148,7 +150,7 @@ impl Reactor {
     fn ask_keeper_if_due(&mut self, number: u32, handle: u64) {
         let slot = self.port(number).and_then(|port| port.segment(handle));
         let Some(slot) = slot else { return };
-        let Some((finish, operation)) = slot.finish else { return };
+        let Some((finish, task)) = slot.finish else { return };
         if slot.transfers > 0 {
             return;
         }
@@ -157,7 +159,7 @@ impl Reactor {
         if finish == Finish::Commit && missing > 0 {
             // The segment stays open: the missing chunks may still be written.
             slot.finish = None;
-            let ended = self.operations.remove(operation);
+            let ended = self.tasks.remove(task);
             let entry = CompleteEntry::failure(ended.user_data, codes::INCOMPLETE, missing);
             self.complete(number, entry);
             return;
@@ -167,24 +169,22 @@ impl Reactor {
             checkpoint,
             participant: slot.segment.participant,
             verdict: if finish == Finish::Commit { Verdict::Whole } else { Verdict::Abort },
-            reply: Reply { to: self.index, token: u64::from(operation) << 32 },
+            reply: Reply { to: self.index, token: ChunkToken::of_task(task).encode() },
         };
-        self.queues.tell_keeper(request);
+        self.queues.send_to_keeper(request);
     }
 
     /// The keeper finished a commit or an abort.
-    pub(super) fn handle_keeper(&mut self, token: u64, result: i64, detail: u32, aux: u64) {
-        let operation = self.operations.remove((token >> 32) as u32);
-        let number = operation.port;
+    pub(super) fn handle_finished(&mut self, token: u64, outcome: Outcome) {
+        let task = self.tasks.remove(ChunkToken::decode(token).slot);
+        let number = task.port;
         if let Some(port) = self.port(number) {
-            if let Some(slot) = port.segment(operation.handle) {
+            if let Some(slot) = port.segment(task.handle) {
                 slot.finish = None;
             }
-            port.finish_removal(operation.handle);
+            port.finish_removal(task.handle);
         }
-        let user_data = operation.user_data;
-        let entry = CompleteEntry { user_data, result, detail, aux, ..Default::default() };
-        self.complete(number, entry);
+        self.complete(number, outcome.completion(task.user_data));
     }
 }
 
@@ -215,7 +215,7 @@ fn check_transfer(port: &mut Port, request: &ring::Transfer, kind: Kind) -> Resu
     let first_chunk = request.segment_offset_bytes / segment.chunk_bytes;
     let chunk_count = request.len_bytes.div_ceil(segment.chunk_bytes);
     let chunk_count_u32 = u32::try_from(chunk_count).map_err(|_| codes::RANGE)?;
-    if chunk_count_u32 >= MAX_CHUNKS_PER_OPERATION {
+    if chunk_count_u32 >= MAX_CHUNKS_PER_TASK {
         return Err(codes::RANGE);
     }
     if kind == Kind::Write && !segment.claim(first_chunk, chunk_count) {

@@ -26,7 +26,7 @@ use crate::units::{Copies, Generation, Location};
 pub use availability::Availability;
 use availability::Spread;
 pub use open_checkpoint::CheckpointSpec;
-pub(crate) use open_checkpoint::{BeginError, ChunkPlace, OpenCheckpoint, Progress};
+pub(crate) use open_checkpoint::{BeginError, ChunkPlace, OpenCheckpoint, Readiness};
 
 /// A run of units that one checkpoint holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -66,7 +66,7 @@ impl CheckpointSpec {
 
 /// How far a checkpoint is after a participant said that its segment is whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Progress {
+pub(crate) enum Readiness {
     /// Others are not done.
     Waiting,
     /// All are: commit it.
@@ -250,19 +250,19 @@ impl State {
     }
 
     /// A participant says that its segment is whole, and that it writes no more.
-    pub(crate) fn set_whole(&mut self, number: u64, participant: u32) -> Progress {
-        let Some(open) = self.open.get_mut(&number) else { return Progress::Aborted };
+    pub(crate) fn set_whole(&mut self, number: u64, participant: u32) -> Readiness {
+        let Some(open) = self.open.get_mut(&number) else { return Readiness::Aborted };
         if let Some(Some(segment)) = open.segments.get_mut(participant as usize) {
             (segment.whole, segment.ended) = (true, true);
         }
         if open.aborted {
             self.free_if_ended(number);
-            return Progress::Aborted;
+            return Readiness::Aborted;
         }
         if open.segments.iter().all(|s| s.as_ref().is_some_and(|segment| segment.whole)) {
-            return Progress::Ready;
+            return Readiness::Ready;
         }
-        Progress::Waiting
+        Readiness::Waiting
     }
 
     /// The checkpoint will not be committed. Its space stays reserved while a segment of it may

@@ -71,7 +71,7 @@ fn no_sums(_: u64, _: u32) -> Vec<u64> {
 fn save(state: &mut State, step: u64, len_bytes: u64) -> Vec<Copies> {
     let number = begin(state, &spec(step, 1, 0, len_bytes));
     let locations = state.copies_of(number, 0).unwrap().to_vec();
-    assert_eq!(state.set_whole(number, 0), Progress::Ready);
+    assert_eq!(state.set_whole(number, 0), Readiness::Ready);
     let planned = Plan::of_checkpoints(&state, &[number], &no_sums, 0).unwrap();
     state.adopt(planned.change);
     locations
@@ -193,8 +193,8 @@ fn participants_agree_on_who_they_are() {
     assert!(matches!(join(&mut state, spec(1, 0, 0, 0)), Err(Error::Usage(_))));
     assert!(matches!(join(&mut state, spec(1, 2, 0, 0)), Err(Error::CheckpointExists(_))));
     assert_eq!(join(&mut state, spec(1, 2, 1, 2 * CHUNK)).unwrap(), number);
-    assert_eq!(state.set_whole(number, 0), Progress::Waiting);
-    assert_eq!(state.set_whole(number, 1), Progress::Ready);
+    assert_eq!(state.set_whole(number, 0), Readiness::Waiting);
+    assert_eq!(state.set_whole(number, 1), Readiness::Ready);
     let planned = Plan::of_checkpoints(&state, &[number], &no_sums, 0).unwrap();
     state.adopt(planned.change);
     assert!(matches!(join(&mut state, spec(1, 2, 0, 0)), Err(Error::CheckpointExists(_))));
@@ -215,9 +215,9 @@ fn a_checkpoint_that_is_given_up_keeps_its_space_until_every_segment_ended() {
     ));
     state.end_segment(number, 0);
     assert_eq!(state.free_slots()[0], free.0[0] - 2, "participant 1 may still write");
-    assert_eq!(state.set_whole(number, 1), Progress::Aborted);
+    assert_eq!(state.set_whole(number, 1), Readiness::Aborted);
     assert_eq!((state.free_slots(), state.free_meta_blocks()), free);
-    assert_eq!(state.set_whole(number, 1), Progress::Aborted, "it is gone");
+    assert_eq!(state.set_whole(number, 1), Readiness::Aborted, "it is gone");
     begin(&mut state, &spec(1, 1, 0, CHUNK));
 }
 
@@ -225,7 +225,7 @@ fn a_checkpoint_that_is_given_up_keeps_its_space_until_every_segment_ended() {
 fn a_commit_takes_only_what_it_planned() {
     let mut state = state(1);
     let first = begin(&mut state, &spec(1, 1, 0, CHUNK));
-    assert_eq!(state.set_whole(first, 0), Progress::Ready);
+    assert_eq!(state.set_whole(first, 0), Readiness::Ready);
     let planned = Plan::of_checkpoints(&state, &[first], &no_sums, 0).unwrap();
     // While the plan is carried out, others begin, end and are given up.
     let second = begin(&mut state, &spec(2, 1, 0, CHUNK));
@@ -234,7 +234,7 @@ fn a_commit_takes_only_what_it_planned() {
     state.end_segment(third, 0);
     assert_eq!(state.adopt(planned.change), Generation(2));
     assert_eq!(state.checkpoints().count(), 1);
-    assert_eq!((state.open.len(), state.set_whole(second, 0)), (1, Progress::Ready));
+    assert_eq!((state.open.len(), state.set_whole(second, 0)), (1, Readiness::Ready));
     let label = label(1);
     let slots = label.layout.data_slots(label.drives[0].capacity_bytes);
     assert_eq!(state.free_slots()[0], slots - 2);

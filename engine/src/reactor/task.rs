@@ -1,14 +1,18 @@
-//! The operations under way in one reactor: a fixed table, taken at start.
+//! Tasks: the entries that one reactor has accepted and not completed, in a fixed table.
+//!
+//! - The table is taken at start; a task that goes in or out allocates nothing.
+//! - A task's buffer is in use from the moment the task goes in until it has come out.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::limits::BLOCK_BYTES;
 use crate::memory::{BufferUsage, Region, Span};
+use crate::reactor::answer::Outcome;
 use crate::reactor::segment::Segment;
 use crate::units::Location;
 
-/// What an operation does.
+/// What a task does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Write,
@@ -25,7 +29,7 @@ pub(crate) struct Transfer {
     pub(crate) region_offset_bytes: u64,
     pub(crate) first_chunk: u64,
     pub(crate) chunk_count: u32,
-    /// Told while the operation is under way, so that nobody takes the buffer for idle.
+    /// Counts the task while it is under way, so that its buffer is not taken for idle.
     pub(crate) usage: Arc<BufferUsage>,
 }
 
@@ -46,16 +50,8 @@ impl Transfer {
     }
 }
 
-/// How an operation failed; becomes its completion entry.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Failure {
-    pub(crate) result: i64,
-    pub(crate) detail: u32,
-    pub(crate) aux: u64,
-}
-
-/// One operation.
-pub(crate) struct Operation {
+/// One entry under way.
+pub(crate) struct Task {
     pub(crate) kind: Kind,
     pub(crate) port: u32,
     pub(crate) handle: u64,
@@ -70,13 +66,13 @@ pub(crate) struct Operation {
     /// Copies of chunks that were given another place.
     pub(crate) moves: u32,
     /// The first failure.
-    pub(crate) failure: Option<Failure>,
+    pub(crate) failure: Option<Outcome>,
     /// Waits for its turn to hand out chunks; kept by the table.
     pub(crate) queued: bool,
 }
 
-impl Operation {
-    /// Chunks still to hand out. A failed operation hands out no more.
+impl Task {
+    /// Chunks still to hand out. A failed task hands out no more.
     pub(crate) fn remaining(&self) -> u32 {
         match &self.transfer {
             Some(transfer) if self.failure.is_none() => transfer.chunk_count - self.next,
@@ -84,22 +80,22 @@ impl Operation {
         }
     }
 
-    pub(crate) fn fail(&mut self, failure: Failure) {
+    pub(crate) fn fail(&mut self, failure: Outcome) {
         self.failure.get_or_insert(failure);
     }
 }
 
-/// The table, and the order in which operations hand out chunks.
-pub(crate) struct OperationTable {
-    slots: Vec<Option<Operation>>,
+/// The table, and the order in which tasks hand out chunks.
+pub(crate) struct TaskTable {
+    slots: Vec<Option<Task>>,
     free: Vec<u32>,
-    /// Operations with chunks to hand out, served in turn.
+    /// Tasks with chunks to hand out, served in turn.
     issuing: VecDeque<u32>,
 }
 
-impl OperationTable {
-    pub(crate) fn new(capacity: usize) -> OperationTable {
-        OperationTable {
+impl TaskTable {
+    pub(crate) fn new(capacity: usize) -> TaskTable {
+        TaskTable {
             slots: (0..capacity).map(|_| None).collect(),
             free: (0..capacity as u32).rev().collect(),
             issuing: VecDeque::with_capacity(capacity),
@@ -114,41 +110,41 @@ impl OperationTable {
         self.free.len() == self.slots.len()
     }
 
-    /// Takes an operation in; the caller asked [`OperationTable::has_room`].
-    pub(crate) fn insert(&mut self, mut operation: Operation) -> u32 {
+    /// Takes a task in; the caller asked [`TaskTable::has_room`].
+    pub(crate) fn insert(&mut self, mut task: Task) -> u32 {
         let slot = self.free.pop().expect("the caller checked for room");
-        if let Some(transfer) = &operation.transfer {
+        if let Some(transfer) = &task.transfer {
             transfer.usage.begin();
-            operation.queued = true;
+            task.queued = true;
             self.issuing.push_back(slot);
         }
-        self.slots[slot as usize] = Some(operation);
+        self.slots[slot as usize] = Some(task);
         slot
     }
 
-    /// The operation in a slot that an answer names.
-    pub(crate) fn get(&mut self, slot: u32) -> &mut Operation {
-        self.slots[slot as usize].as_mut().expect("answers come only for operations under way")
+    /// The task in a slot that an answer names.
+    pub(crate) fn get(&mut self, slot: u32) -> &mut Task {
+        self.slots[slot as usize].as_mut().expect("answers come only for tasks under way")
     }
 
-    /// The operation whose turn it is to hand out chunks.
+    /// The task whose turn it is to hand out chunks.
     pub(crate) fn pop_issuing(&mut self) -> Option<u32> {
         let slot = self.issuing.pop_front()?;
         self.get(slot).queued = false;
         Some(slot)
     }
 
-    /// Puts an operation that has more chunks at the end of the turn.
+    /// Puts a task that has more chunks at the end of the turn.
     pub(crate) fn push_issuing(&mut self, slot: u32) {
         self.get(slot).queued = true;
         self.issuing.push_back(slot);
     }
 
-    /// Takes an operation out. Its buffer may be used again once this returned.
-    pub(crate) fn remove(&mut self, slot: u32) -> Operation {
-        let operation = self.slots[slot as usize].take().expect("removed once");
-        assert!(!operation.queued, "an operation that waits for its turn is not done");
+    /// Takes a task out. Its buffer may be used again once this returned.
+    pub(crate) fn remove(&mut self, slot: u32) -> Task {
+        let task = self.slots[slot as usize].take().expect("removed once");
+        assert!(!task.queued, "a task that waits for its turn is not done");
         self.free.push(slot);
-        operation
+        task
     }
 }

@@ -1,11 +1,15 @@
-//! What the threads of one open pool share.
+//! The context of one open pool: what its keeper and its sessions work with together.
+//!
+//! - The state's lock is held to plan and to take over, never during I/O.
+//! - A checkpoint that is open for restore is not removed, a region that a session has registered is
+//!   known to every drive, and a segment that is being saved is there when it is committed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crossbeam::channel::Sender;
+use uuid::Uuid;
 
 use crate::commit::StateCell;
 use crate::device::DriveInfo;
@@ -13,21 +17,19 @@ use crate::device::condition::Condition;
 use crate::error::Error;
 use crate::memory::HugePages;
 use crate::name::CheckpointName;
-use crate::pool::keeper::{Call, Keeper};
 use crate::pool::options::PoolMode;
 use crate::reactor::queues::Queues;
 use crate::reactor::segment::Segment;
 use crate::state::State;
 use crate::units::DriveIndex;
 
-/// Shared by the pool, its keeper and its sessions.
-pub(crate) struct Shared {
+/// Held by the pool, its keeper and its sessions.
+pub(crate) struct PoolContext {
     pub(crate) mode: PoolMode,
     /// Pages of session memory.
     pub(crate) huge_pages: HugePages,
     pub(crate) info: Vec<DriveInfo>,
     pub(crate) queues: Arc<Queues>,
-    calls: Sender<Call>,
     state: Mutex<State>,
     /// By open checkpoint and participant: segments being saved.
     saving: Mutex<HashMap<(u64, u32), Arc<Segment>>>,
@@ -39,27 +41,25 @@ pub(crate) struct Shared {
     registered: Mutex<HashMap<u64, usize>>,
 }
 
-impl StateCell for Shared {
+impl StateCell for PoolContext {
     fn with_state<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
         work(&mut self.state())
     }
 }
 
-impl Shared {
+impl PoolContext {
     pub(crate) fn new(
         mode: PoolMode,
         huge_pages: HugePages,
         info: Vec<DriveInfo>,
         queues: Arc<Queues>,
-        calls: Sender<Call>,
         state: State,
-    ) -> Shared {
-        Shared {
+    ) -> PoolContext {
+        PoolContext {
             mode,
             huge_pages,
             info,
             queues,
-            calls,
             state: Mutex::new(state),
             saving: Mutex::default(),
             reading: Mutex::default(),
@@ -77,27 +77,6 @@ impl Shared {
     pub(crate) fn next_reactor(&self) -> u16 {
         let number = self.sessions.fetch_add(1, Ordering::Relaxed);
         (number % self.queues.reactors.len()) as u16
-    }
-
-    /// Runs `work` on the keeper's thread and waits for what it returns.
-    pub(crate) fn on_keeper<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Keeper) -> T + Send + 'static,
-    ) -> Result<T, Error> {
-        let (answer, result) = crossbeam::channel::bounded(1);
-        let call = Call::Run(Box::new(move |keeper| {
-            // Nobody waits for an answer only when the asker's thread is gone.
-            let _ = answer.send(work(keeper));
-        }));
-        self.call_keeper(call)?;
-        result.recv().map_err(|_| Error::Closed("the pool"))
-    }
-
-    /// Hands the keeper a call.
-    pub(crate) fn call_keeper(&self, call: Call) -> Result<(), Error> {
-        self.calls.send(call).map_err(|_| Error::Closed("the pool"))?;
-        self.queues.keeper_unparker.unpark();
-        Ok(())
     }
 
     pub(crate) fn remember_segment(&self, open: u64, segment: &Arc<Segment>) {
@@ -227,4 +206,9 @@ impl Shared {
 pub(crate) fn unix_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// A new identity, ordered by time.
+pub(crate) fn new_id() -> Uuid {
+    Uuid::now_v7()
 }

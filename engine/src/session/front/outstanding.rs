@@ -1,4 +1,5 @@
-//! The entries of a session that are on their way: what they use, until their completions are taken.
+//! The entries of a session that are on their way, and what they use until their completions are
+//! taken.
 //!
 //! - While an entry is on its way, a ticket stands in the place of its user data. So whatever the
 //!   caller puts there, also the same number twice, each completion finds its entry.
@@ -7,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::memory::BufferUsage;
+use crate::memory::{BufferUsage, slot_of};
 use crate::ring::{CompleteEntry, Opcode, SubmitEntry};
 
 /// One entry on its way.
@@ -38,7 +39,7 @@ impl Outstanding {
 
     /// Entries may name this buffer from now on. Its key's slot was free, so whatever had it is gone.
     pub(super) fn add_buffer(&mut self, key: u32, usage: &Arc<BufferUsage>) {
-        let slot = slot_of(key);
+        let slot = usize::from(slot_of(key));
         if slot >= self.buffers.len() {
             self.buffers.resize_with(slot + 1, || None);
         }
@@ -52,7 +53,7 @@ impl Outstanding {
         let ticket = &mut self.tickets[number as usize];
         ticket.user_data = entry.user_data;
         if matches!(entry.opcode, Opcode::WRITE | Opcode::READ)
-            && let Some(Some((key, usage))) = self.buffers.get(slot_of(entry.buffer))
+            && let Some(Some((key, usage))) = self.buffers.get(usize::from(slot_of(entry.buffer)))
             && *key == entry.buffer
         {
             usage.begin();
@@ -74,10 +75,6 @@ impl Outstanding {
         }
         self.free.push(number as u32);
     }
-}
-
-fn slot_of(key: u32) -> usize {
-    (key & 0xffff) as usize
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ impl Level {
         }
     }
 
-    /// There is something to be seen now: the reactor's signal tells, or we do.
+    /// There is a completion to take now: the reactor's signal shows that, or ours.
     fn raise(&mut self) {
         if !self.waiting && self.due == 0 {
             self.event.signal();

@@ -1,0 +1,78 @@
+//! An open pool as the pool's handle and its sessions use it: its context, and the way to its keeper.
+//!
+//! The pool and each of its sessions hold it. When the last of them is dropped, the threads end after
+//! everything under way, the drives are given back, and then the pool's lock is released.
+
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::format::SegmentTable;
+use crate::host::lock::PoolLock;
+use crate::name::CheckpointName;
+use crate::pool::context::PoolContext;
+use crate::pool::keeper::{Call, Keeper};
+use crate::pool::threads::Threads;
+use crate::recover::metadata;
+use crate::state::Committed;
+
+/// An open pool. The fields drop in this order: the threads own the drives, and the lock goes last.
+pub(crate) struct OpenPool {
+    pub(crate) context: Arc<PoolContext>,
+    threads: Threads,
+    _lock: PoolLock,
+}
+
+impl OpenPool {
+    pub(super) fn new(context: Arc<PoolContext>, threads: Threads, lock: PoolLock) -> OpenPool {
+        OpenPool { context, threads, _lock: lock }
+    }
+
+    /// Runs `work` on the keeper's thread and waits for what it returns.
+    pub(crate) fn on_keeper<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Keeper) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        self.threads.keeper().ask(|answer| {
+            Call::Run(Box::new(move |keeper| {
+                // The answer has no taker only when the asker's thread is gone.
+                let _ = answer.send(work(keeper));
+            }))
+        })
+    }
+
+    /// Sends the keeper a call; an error when there is no keeper any more.
+    pub(crate) fn send_to_keeper(&self, call: Call) -> Result<(), Error> {
+        self.threads.keeper().send(call)
+    }
+
+    /// The committed checkpoint of this name.
+    pub(crate) fn find(&self, name: &CheckpointName) -> Result<Arc<Committed>, Error> {
+        let found = self.context.state().find(name).cloned();
+        found.ok_or_else(|| Error::NoSuchCheckpoint(name.to_string()))
+    }
+
+    /// Reads a participant's segment table from any drive that has a sound copy.
+    pub(crate) fn read_segment_table(
+        &self,
+        committed: &Committed,
+        participant: u32,
+    ) -> Result<SegmentTable, Error> {
+        let entry = committed.entry.clone();
+        let label = self.context.state().label().clone();
+        self.on_keeper(move |keeper: &mut Keeper| {
+            let drives = keeper.drives();
+            let found = metadata::read_manifest(drives, &label, &entry, participant as usize);
+            let manifest = metadata::sound(found)?;
+            if participant as usize >= manifest.segments.len() {
+                return Err(Error::Usage(format!(
+                    "{}@{} has {} participants; there is no participant {participant}",
+                    entry.name,
+                    entry.step,
+                    manifest.segments.len()
+                )));
+            }
+            let found = metadata::read_table(drives, &label, &entry, &manifest, participant);
+            metadata::sound(found)
+        })?
+    }
+}

@@ -1,0 +1,68 @@
+//! Answers to what a reactor or the keeper asks of others: who gets them, and what they say.
+//!
+//! An answer is a plain value of a fixed size. It carries the asker's token and nothing that has to
+//! be freed, so that taking it costs no allocation.
+
+use crate::error::{Error, IoError};
+use crate::ring::{CompleteEntry, codes};
+use crate::units::Location;
+
+/// Who gets the answer to a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reply {
+    /// Index into `Queues::answers`: a reactor's number, or beyond those one for each remote drive.
+    pub(crate) to: u16,
+    /// The asker's own.
+    pub(crate) token: u64,
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answer {
+    /// A drive finished a request.
+    Io { token: u64, status: Result<(), IoError> },
+    /// A helper finished a checksum.
+    Checksum { token: u64, crc64: u64, padding_is_zero: bool },
+    /// The keeper has another place for a chunk, or the error stays.
+    Moved { token: u64, to: Result<Location, IoError> },
+    /// The keeper finished a commit or an abort.
+    Finished { token: u64, outcome: Outcome },
+}
+
+/// How an entry ended: what its completion says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    /// Zero and above is success; see [`codes`].
+    pub(crate) result: i64,
+    /// The NVMe status, where a drive gave one.
+    pub(crate) detail: u32,
+    /// What else there is to say, by the entry and the result.
+    pub(crate) aux: u64,
+}
+
+impl Outcome {
+    pub(crate) const CANCELED: Outcome = Outcome { result: codes::CANCELED, detail: 0, aux: 0 };
+
+    pub(crate) fn success(result: i64, aux: u64) -> Outcome {
+        Outcome { result, detail: 0, aux }
+    }
+
+    pub(crate) fn of_io_error(error: IoError, aux: u64) -> Outcome {
+        let (result, detail) = codes::of_io_error(error);
+        Outcome { result, detail, aux }
+    }
+
+    pub(crate) fn of_error(error: &Error) -> Outcome {
+        match error {
+            Error::Io { source, .. } => Outcome::of_io_error(*source, 0),
+            Error::Poisoned { .. } => Outcome { result: codes::POISONED, detail: 0, aux: 0 },
+            _ => Outcome::of_io_error(IoError::Os(libc::EIO), 0),
+        }
+    }
+
+    /// The completion of the entry with this user data.
+    pub(crate) fn completion(self, user_data: u64) -> CompleteEntry {
+        let Outcome { result, detail, aux } = self;
+        CompleteEntry { user_data, result, detail, aux, ..Default::default() }
+    }
+}

@@ -1,0 +1,106 @@
+//! What a reactor does with the messages in its mailbox: regions, sessions and what belongs to a
+//! session come and go.
+//!
+//! - Messages are taken in the order in which they were sent, before the entries of the same turn.
+//! - A message that names a port, a key or a handle of a session that is gone changes nothing.
+//! - Each message that has an answer is answered, at the latest when nothing is under way any more
+//!   for what it names. An asker that does not wait any more is no error of the reactor's.
+
+use crossbeam::sync::Unparker;
+
+use crate::reactor::Reactor;
+use crate::reactor::control::Control;
+use crate::reactor::port::{MAX_PORTS, Port, Waker};
+use crate::ring;
+
+impl Reactor {
+    /// Takes the messages that have come.
+    pub(super) fn handle_messages(&mut self) {
+        let messages = self.queues.reactors[usize::from(self.index)].control.take();
+        for message in messages {
+            match message {
+                Control::Register { region, answer } => {
+                    let result = self.drives.iter_mut().try_for_each(|d| d.register(&region));
+                    let _ = answer.send(result);
+                }
+                Control::Unregister { region, answer } => {
+                    self.drives.iter_mut().for_each(|drive| drive.unregister(&region));
+                    let _ = answer.send(());
+                }
+                Control::OpenPort { ring, client, answer } => {
+                    let _ = answer.send(self.open_port(ring, client));
+                }
+                Control::ClosePort { port, answer } => match self.port(port) {
+                    Some(open) => {
+                        open.closing = Some(answer);
+                        self.close_if_done(port);
+                    }
+                    None => drop(answer),
+                },
+                Control::SetEvent { port, event, answer } => {
+                    if let Some(port) = self.port(port) {
+                        port.client.event = Some(event);
+                    }
+                    let _ = answer.send(());
+                }
+                Control::AddBuffer { port, registration, answer } => {
+                    let key = self.port(port).and_then(|p| p.buffers.insert(registration).ok());
+                    let _ = answer.send(key);
+                }
+                Control::RemoveBuffer { port, key } => {
+                    if let Some(port) = self.port(port) {
+                        port.buffers.remove(key);
+                    }
+                }
+                Control::AddSegment { port, segment, answer } => {
+                    let handle = self.port(port).and_then(|port| port.add_segment(segment));
+                    let _ = answer.send(handle);
+                }
+                Control::RemoveSegment { port, handle, answer } => {
+                    if let Some(open) = self.port(port)
+                        && let Some(slot) = open.segment(handle)
+                    {
+                        slot.removal = Some(answer);
+                        open.finish_removal(handle);
+                    }
+                }
+                Control::Stop => self.stopping = true,
+            }
+        }
+    }
+
+    /// Gives a session a port; `None` when there are too many.
+    fn open_port(&mut self, ring: ring::Engine, client: Unparker) -> Option<u32> {
+        let free = self.ports.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.ports.len());
+        if index >= MAX_PORTS as usize {
+            return None;
+        }
+        if free.is_none() {
+            self.ports.push(None);
+        }
+        self.next_tag = self.next_tag.wrapping_add(MAX_PORTS);
+        let number = self.next_tag + index as u32;
+        let reactors = self.queues.reactors.len() as u32;
+        let serial = self.next_tag / MAX_PORTS * reactors + u32::from(self.index);
+        self.ports[index] = Some(Port::new(number, serial, ring, Waker::new(client)));
+        Some(number)
+    }
+
+    /// The port that a number names, if it still names one.
+    pub(super) fn port(&mut self, number: u32) -> Option<&mut Port> {
+        let port = self.ports.get_mut(Port::index(number))?.as_mut()?;
+        (port.number == number).then_some(port)
+    }
+
+    pub(super) fn close_if_done(&mut self, number: u32) {
+        let Some(port) = self.port(number) else { return };
+        if port.tasks > 0 {
+            return;
+        }
+        if let Some(answer) = port.closing.take() {
+            self.ports[Port::index(number)] = None;
+            let _ = answer.send(());
+        }
+    }
+}

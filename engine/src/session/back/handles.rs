@@ -1,0 +1,67 @@
+//! What the handles of one session stand for, and what ends with them.
+//!
+//! A segment that is open in the pool for this session has its entry here, or the call that opens it
+//! releases it again: a session that ends, also half-way, leaves nothing open.
+
+use crate::error::Error;
+use crate::name::CheckpointName;
+use crate::pool::keeper::Keeper;
+use crate::pool::open_pool::OpenPool;
+
+/// What a handle stands for.
+pub(super) enum Opened {
+    /// A participant's segment of an open checkpoint.
+    Save { checkpoint: u64, participant: u32 },
+    /// A segment of a committed checkpoint.
+    Restore { name: CheckpointName },
+}
+
+impl Opened {
+    /// The first step of its end, while entries may still be under way: an open checkpoint will not be
+    /// committed, so that no commit waits for other participants any more. One that was committed
+    /// stays so.
+    pub(super) fn abandon(&self, pool: &OpenPool) {
+        if let Opened::Save { checkpoint, .. } = *self {
+            // If the keeper is gone, no commit can happen any more.
+            let _ = pool.on_keeper(move |keeper| keeper.give_up(checkpoint, None));
+        }
+    }
+
+    /// The last step, when no entry is under way: its space or its name is free for others.
+    pub(super) fn release(self, pool: &OpenPool) {
+        match self {
+            Opened::Save { checkpoint, participant } => {
+                let end = move |keeper: &mut Keeper| keeper.give_up(checkpoint, Some(participant));
+                let _ = pool.on_keeper(end);
+            }
+            Opened::Restore { name } => pool.context.end_reading(&name),
+        }
+    }
+}
+
+/// The session's handles.
+#[derive(Default)]
+pub(super) struct Handles(Vec<(u64, Opened)>);
+
+impl Handles {
+    pub(super) fn add(&mut self, handle: u64, opened: Opened) {
+        self.0.push((handle, opened));
+    }
+
+    /// Takes out what a handle stands for.
+    pub(super) fn take(&mut self, handle: u64) -> Result<Opened, Error> {
+        let place = self.0.iter().position(|(known, _)| *known == handle);
+        let Some(place) = place else {
+            return Err(Error::Usage(format!("handle {handle:#x} is not open in this session")));
+        };
+        Ok(self.0.swap_remove(place).1)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Opened> {
+        self.0.iter().map(|(_, opened)| opened)
+    }
+
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Opened> {
+        self.0.drain(..).map(|(_, opened)| opened)
+    }
+}
