@@ -96,14 +96,14 @@ impl fmt::Debug for RemotePort {
 
 /// The key of a buffer that entries may name, until this is dropped.
 #[derive(Debug)]
-pub(in crate::session) struct BufferKey {
+pub(crate) struct BufferKey {
     port: RemotePort,
     key: u32,
 }
 
 impl BufferKey {
     /// What entries name the buffer by.
-    pub(in crate::session) fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> u32 {
         self.key
     }
 }
