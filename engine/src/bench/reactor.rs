@@ -213,7 +213,7 @@ impl ReactorHarness {
 /// Sends the reactor a message and lets it answer, on this very thread.
 fn ask<T>(queues: &Queues, reactor: &mut Reactor, message: impl FnOnce(Sender<T>) -> Control) -> T {
     let (answer, result) = crossbeam::channel::bounded(1);
-    let sent = queues.reactors[0].control.send(message(answer));
+    let sent = queues.reactors[0].mailbox.send(message(answer));
     sent.expect("the reactor has not ended");
     reactor.tick();
     result.try_recv().expect("a message is answered in the next turn")

@@ -90,11 +90,11 @@ impl Plan {
         let queues = Queues::new(&parkers, &keeper_parker, queue, routes, self.layout, conditions);
         let queues = Arc::new(queues);
 
-        let calls = Arc::new(Mailbox::new(keeper_parker.unparker().clone()));
+        let mailbox = Arc::new(Mailbox::new(keeper_parker.unparker().clone()));
         let context = Arc::new(make_context(Arc::clone(&queues)));
         let mut threads = Threads {
             queues: Arc::clone(&queues),
-            calls: Arc::clone(&calls),
+            keeper_mailbox: Arc::clone(&mailbox),
             keeper: None,
             reactors: Vec::new(),
             helpers: Some(helpers),
@@ -120,7 +120,7 @@ impl Plan {
         let drives = DirectDrives::new(remote.collect(), self.metadata_pages)?;
         let drives = drives.sleeping_on(keeper_parker);
         let keeper = Keeper::new(Arc::clone(&context), drives);
-        threads.keeper = Some(spawn("stn-keeper".into(), move || keeper.run(&calls))?);
+        threads.keeper = Some(spawn("stn-keeper".into(), move || keeper.run(&mailbox))?);
         Ok((context, threads))
     }
 }
@@ -145,7 +145,7 @@ fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle
 /// The running threads. Dropping them ends them in the order that lets each finish its work.
 pub(super) struct Threads {
     queues: Arc<Queues>,
-    calls: Arc<Mailbox<Call>>,
+    keeper_mailbox: Arc<Mailbox<Call>>,
     keeper: Option<JoinHandle<()>>,
     reactors: Vec<JoinHandle<()>>,
     helpers: Option<ChecksumHelpers>,
@@ -154,7 +154,7 @@ pub(super) struct Threads {
 impl Threads {
     /// The keeper's mailbox.
     pub(super) fn keeper(&self) -> &Mailbox<Call> {
-        &self.calls
+        &self.keeper_mailbox
     }
 }
 
@@ -162,11 +162,11 @@ impl Drop for Threads {
     fn drop(&mut self) {
         // A thread that panicked has printed so on standard error; the others end all the same.
         if let Some(keeper) = self.keeper.take() {
-            let _ = self.calls.send(Call::Stop);
+            let _ = self.keeper_mailbox.send(Call::Stop);
             let _ = keeper.join();
         }
         for end in &self.queues.reactors {
-            let _ = end.control.send(Control::Stop);
+            let _ = end.mailbox.send(Control::Stop);
         }
         for reactor in self.reactors.drain(..) {
             let _ = reactor.join();

@@ -16,7 +16,7 @@ use crate::ring;
 impl Reactor {
     /// Takes the messages that have come.
     pub(super) fn handle_messages(&mut self) {
-        let messages = self.queues.reactors[usize::from(self.index)].control.take();
+        let messages = self.queues.reactors[usize::from(self.index)].mailbox.take();
         for message in messages {
             match message {
                 Control::Register { region, answer } => {

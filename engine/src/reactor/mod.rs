@@ -89,7 +89,7 @@ impl Reactor {
     /// Runs until it is to stop and nothing is under way.
     pub(crate) fn run(mut self) {
         let queues = Arc::clone(&self.queues);
-        let _open = queues.reactors[usize::from(self.index)].control.open_while_held();
+        let _open = queues.reactors[usize::from(self.index)].mailbox.open_while_held();
         crate::backoff::shorten_timer_slack();
         let mut backoff = Backoff::reactor(self.may_nap);
         loop {
@@ -145,7 +145,7 @@ impl Reactor {
     /// One turn. Says whether anything happened.
     pub(crate) fn tick(&mut self) -> bool {
         let mut progress = false;
-        if self.queues.reactors[usize::from(self.index)].control.is_waiting() {
+        if self.queues.reactors[usize::from(self.index)].mailbox.is_waiting() {
             self.handle_messages();
             progress = true;
         }

@@ -58,7 +58,7 @@ pub(crate) enum Verdict {
 /// One reactor as others see it.
 pub(crate) struct ReactorEnd {
     pub(crate) inbox: ArrayQueue<Io>,
-    pub(crate) control: Mailbox<Control>,
+    pub(crate) mailbox: Mailbox<Control>,
     pub(crate) unparker: Unparker,
 }
 
@@ -99,7 +99,7 @@ impl Queues {
         let count = reactors.len();
         let ends = reactors.iter().map(|parker| ReactorEnd {
             inbox: ArrayQueue::new(Queues::inbox_capacity(count)),
-            control: Mailbox::new(parker.unparker().clone()),
+            mailbox: Mailbox::new(parker.unparker().clone()),
             unparker: parker.unparker().clone(),
         });
         // Answers that may wait for one reactor: its credits, and the keeper's for each task.

@@ -63,7 +63,7 @@ impl Device for RemoteDrive {
 
     fn register(&mut self, region: &Arc<Region>) -> Result<(), Error> {
         let register = |answer| Control::Register { region: Arc::clone(region), answer };
-        self.reactor().control.ask(register)??;
+        self.reactor().mailbox.ask(register)??;
         self.regions.push(Arc::clone(region));
         Ok(())
     }
@@ -72,7 +72,7 @@ impl Device for RemoteDrive {
         self.regions.retain(|known| known.id() != region.id());
         let unregister = |answer| Control::Unregister { region: Arc::clone(region), answer };
         // A reactor that has ended knows the region no more.
-        let _ = self.reactor().control.ask(unregister);
+        let _ = self.reactor().mailbox.ask(unregister);
     }
 
     unsafe fn submit(&mut self, command: Command) -> Result<(), SubmitError> {
@@ -93,7 +93,7 @@ impl Device for RemoteDrive {
             span,
             reply: Reply { to: self.reply_to, token: command.tag },
         };
-        if self.reactor().control.is_closed() {
+        if self.reactor().mailbox.is_closed() {
             return Err(SubmitError::Failed(IoError::Removed));
         }
         self.queues.send_to_drive(self.drive, request);
@@ -107,7 +107,7 @@ impl Device for RemoteDrive {
             let done = match self.answers.pop() {
                 Some(Answer::Io { token, status }) => Completion { tag: token, status },
                 // A reactor that has ended answers no more; its drives are closed.
-                _ if !self.tags.is_empty() && self.reactor().control.is_closed() => {
+                _ if !self.tags.is_empty() && self.reactor().mailbox.is_closed() => {
                     Completion { tag: self.tags[0], status: Err(IoError::Removed) }
                 }
                 _ => break,

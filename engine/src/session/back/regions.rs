@@ -75,7 +75,7 @@ impl KnownRegions {
 
 fn register_everywhere(queues: &Queues, region: &Arc<Region>) -> Result<(), Error> {
     for end in &queues.reactors {
-        end.control.ask(|answer| Control::Register { region: Arc::clone(region), answer })??;
+        end.mailbox.ask(|answer| Control::Register { region: Arc::clone(region), answer })??;
     }
     Ok(())
 }
@@ -84,6 +84,6 @@ fn unregister_everywhere(queues: &Queues, region: &Arc<Region>) {
     for end in &queues.reactors {
         // A reactor that has ended knows the region no more.
         let _ =
-            end.control.ask(|answer| Control::Unregister { region: Arc::clone(region), answer });
+            end.mailbox.ask(|answer| Control::Unregister { region: Arc::clone(region), answer });
     }
 }

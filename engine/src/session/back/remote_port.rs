@@ -44,7 +44,7 @@ impl RemotePort {
     }
 
     fn mailbox(&self) -> &Mailbox<Control> {
-        &self.end().control
+        &self.end().mailbox
     }
 
     /// Wakes the reactor: there are entries on the ring.
