@@ -19,7 +19,7 @@ use crate::memory::HugePages;
 use crate::pool::context::new_id;
 use crate::pool::format::{Content, Survey, label_serial, read_content};
 use crate::pool::open::{in_order, metadata_pages, open_usable};
-use crate::pool::{PoolMode, PoolOptions};
+use crate::pool::options::{PoolMode, PoolOptions};
 use crate::recover::labels::read_labels;
 use crate::recover::membership::Membership;
 use crate::recover::opening::{Identified, identify};

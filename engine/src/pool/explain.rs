@@ -3,7 +3,7 @@
 use crate::error::{Damage, Error, IoError};
 use crate::format::SegmentTable;
 use crate::name::CheckpointName;
-use crate::pool::Pool;
+use crate::pool::handle::Pool;
 use crate::ring::{CompleteEntry, codes};
 
 impl Pool {

@@ -4,6 +4,7 @@ mod admit;
 pub(crate) mod context;
 mod explain;
 pub(crate) mod format;
+mod handle;
 mod info;
 pub(crate) mod keeper;
 pub(crate) mod open;
@@ -12,172 +13,12 @@ mod options;
 mod threads;
 mod verify;
 mod verify_data;
-
-use std::sync::Arc;
-
-use crate::device::Device;
-use crate::error::Error;
-use crate::format::{Label, SegmentTable};
-use crate::name::CheckpointName;
-use crate::pool::open_pool::OpenPool;
-use crate::session::{Session, SessionOptions};
-use crate::state::Committed;
-use crate::units::Generation;
+mod verify_report;
 
 pub use crate::notice::Notice;
 pub use admit::{Admission, admit, admit_on};
 pub use format::{Content, FormatOptions, FormatReport, Survey, format, format_on, survey};
+pub use handle::Pool;
 pub use info::{CheckpointInfo, PoolDrive, PoolInfo, SegmentInfo};
 pub use options::{PoolMode, PoolOptions};
-pub use verify::{VerifyProgress, VerifyReport};
-
-/// An open pool. Shared by reference between threads; sessions are made from it.
-///
-/// Its sessions keep the pool open. When it and the last of them are dropped, the reactors end after
-/// everything under way has ended, the drives are given back and the pool's lock is let go.
-pub struct Pool {
-    open: Arc<OpenPool>,
-    notices: Vec<Notice>,
-}
-
-impl Pool {
-    /// Opens the pool on these drives.
-    ///
-    /// For writing this commits an empty generation, which rolls forward a commit that had reached
-    /// only some drives. For reading only nothing is written.
-    ///
-    /// # Errors
-    /// Each refusal has its own: see [`Error`].
-    pub fn open(options: &PoolOptions) -> Result<Pool, Error> {
-        open::open(options)
-    }
-
-    /// Opens the pool on devices that the caller has opened: simulated ones, say. `options.drives` is
-    /// not looked at; with [`PoolMode::ReadWrite`] the devices must be writable.
-    ///
-    /// # Errors
-    /// As [`Pool::open`].
-    pub fn open_on(devices: Vec<Box<dyn Device>>, options: &PoolOptions) -> Result<Pool, Error> {
-        open::open_on(devices, options)
-    }
-
-    /// What opening it had to deal with.
-    pub fn notices(&self) -> &[Notice] {
-        &self.notices
-    }
-
-    /// Facts about the pool now.
-    pub fn info(&self) -> PoolInfo {
-        let state = self.open.context.state();
-        let label = state.label();
-        let drives =
-            label.drives.iter().zip(&self.open.context.info).map(|(entry, info)| PoolDrive {
-                uuid: entry.uuid,
-                serial: entry.serial.clone(),
-                address: info.address.clone(),
-                model: info.model.clone(),
-                back_end: info.back_end,
-                capacity_bytes: entry.capacity_bytes,
-                state: entry.state,
-                volatile_cache: info.volatile_cache,
-            });
-        PoolInfo {
-            pool: label.pool,
-            generation: state.root().generation,
-            epoch: state.root().epoch,
-            created_unix_ns: label.created_unix_ns,
-            chunk_bytes: label.layout.chunk_bytes(),
-            max_checkpoints: label.layout.max_checkpoints(),
-            capacity_bytes: format::capacity_bytes(label),
-            redundancy: label.redundancy(),
-            free_bytes: (self.open.context.mode == PoolMode::ReadWrite).then(|| state.free_bytes()),
-            drives: drives.collect(),
-        }
-    }
-
-    /// All checkpoints, by name and step.
-    pub fn list(&self) -> Vec<CheckpointInfo> {
-        let state = self.open.context.state();
-        state.checkpoints().map(|committed| describe(committed, state.label())).collect()
-    }
-
-    /// The checkpoint of that name with the largest step.
-    pub fn latest(&self, name: &str) -> Option<CheckpointInfo> {
-        let state = self.open.context.state();
-        state.latest(name).map(|committed| describe(committed, state.label()))
-    }
-
-    /// One checkpoint.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchCheckpoint`].
-    pub fn find(&self, name: &CheckpointName) -> Result<CheckpointInfo, Error> {
-        let committed = self.open.find(name)?;
-        Ok(describe(&committed, self.open.context.state().label()))
-    }
-
-    /// What one checkpoint consists of.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchCheckpoint`], or [`Error::Damaged`] when no drive has sound metadata of it.
-    pub fn segments(&self, name: &CheckpointName) -> Result<Vec<SegmentInfo>, Error> {
-        let committed = self.open.find(name)?;
-        let mut segments = Vec::new();
-        for participant in 0..committed.entry.participants {
-            let table = self.open.read_segment_table(&committed, participant)?;
-            segments.push(describe_segment(&table, self.open.context.info.len()));
-        }
-        Ok(segments)
-    }
-
-    /// Removes a checkpoint. When this returns it is durably gone; its space is used again from the
-    /// next generation on.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchCheckpoint`]; [`Error::Busy`] while a session of this process restores it;
-    /// a failed command on a drive.
-    pub fn remove(&self, name: &CheckpointName) -> Result<Generation, Error> {
-        self.open.context.require_writable()?;
-        let name = name.clone();
-        self.open.on_keeper(move |keeper| keeper.remove(&name))?
-    }
-
-    /// A session for one trainer thread.
-    ///
-    /// # Errors
-    /// When its memory cannot be had.
-    pub fn session(&self, options: &SessionOptions) -> Result<Session, Error> {
-        Session::new(&self.open, options)
-    }
-}
-
-fn describe(committed: &Committed, label: &Label) -> CheckpointInfo {
-    let entry = &committed.entry;
-    CheckpointInfo {
-        id: entry.id,
-        name: committed.name(),
-        bytes: entry.bytes,
-        participants: entry.participants,
-        committed_unix_ns: entry.committed_unix_ns,
-        generation: entry.generation,
-        damage: committed.damage.clone(),
-        health: committed.holding.spread.health(label),
-    }
-}
-
-fn describe_segment(table: &SegmentTable, drives: usize) -> SegmentInfo {
-    let mut bytes_per_drive = vec![0; drives];
-    for (number, chunk) in table.chunks.iter().enumerate() {
-        let start = number as u64 * table.chunk_bytes;
-        let bytes = (table.len_bytes - start).min(table.chunk_bytes);
-        for location in chunk.copies.iter() {
-            bytes_per_drive[location.drive.as_usize()] += bytes;
-        }
-    }
-    SegmentInfo {
-        participant: table.participant,
-        len_bytes: table.len_bytes,
-        shards: table.shards.clone(),
-        bytes_per_drive,
-    }
-}
+pub use verify_report::{VerifyProgress, VerifyReport};

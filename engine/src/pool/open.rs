@@ -12,16 +12,17 @@ use crate::error::{Error, ErrorKind};
 use crate::format::Layout;
 use crate::host::lock::{PoolLock, Sharing};
 use crate::memory::HugePages;
+use crate::notice::Notice;
 use crate::pool::context::{PoolContext, unix_ns};
 use crate::pool::open_pool::OpenPool;
 use crate::pool::options::{PoolMode, PoolOptions};
 use crate::pool::threads::{self, Threads};
-use crate::pool::{Notice, Pool};
 use crate::recover::membership::Membership;
 use crate::recover::opening::{Identified, Opening, identify, recover_state};
 use crate::state::State;
 
-pub(super) fn open(options: &PoolOptions) -> Result<Pool, Error> {
+/// Opens the pool on the drives that the options name. The notices say what opening dealt with.
+pub(super) fn open(options: &PoolOptions) -> Result<(OpenPool, Vec<Notice>), Error> {
     if options.drives.is_empty() {
         return Err(Error::Usage("no drive was named; give --drive for each drive".into()));
     }
@@ -31,7 +32,10 @@ pub(super) fn open(options: &PoolOptions) -> Result<Pool, Error> {
 }
 
 /// Opens the pool on devices that are open already.
-pub(super) fn open_on(devices: Vec<Box<dyn Device>>, options: &PoolOptions) -> Result<Pool, Error> {
+pub(super) fn open_on(
+    devices: Vec<Box<dyn Device>>,
+    options: &PoolOptions,
+) -> Result<(OpenPool, Vec<Notice>), Error> {
     open_noting(devices, options, Vec::new())
 }
 
@@ -39,7 +43,7 @@ fn open_noting(
     devices: Vec<Box<dyn Device>>,
     options: &PoolOptions,
     mut notices: Vec<Notice>,
-) -> Result<Pool, Error> {
+) -> Result<(OpenPool, Vec<Notice>), Error> {
     let writable = options.mode == PoolMode::ReadWrite;
     let devices: Vec<_> = devices.into_iter().map(Retrying::over).collect();
     let pages = metadata_pages(&devices);
@@ -54,8 +58,7 @@ fn open_noting(
     let state = recover_state(&mut drives, labels, &membership, opening, &mut notices)?;
     let info = drives.info().to_vec();
     let (context, threads) = start(options, drives, info, pages, state)?;
-    let open = Arc::new(OpenPool::new(context, threads, lock));
-    Ok(Pool { open, notices })
+    Ok((OpenPool::new(context, threads, lock), notices))
 }
 
 /// Hands the devices to their reactors and starts the keeper.

@@ -1,52 +1,17 @@
 //! Verification: every copy of the metadata on every drive, and every copy of the data.
 
 use crate::drives::Drives;
-use crate::error::{Damage, Error};
+use crate::error::Error;
 use crate::format::{CatalogueEntry, FormatError, Label, MetaExtent, Root};
 use crate::name::CheckpointName;
+use crate::pool::handle::Pool;
+use crate::pool::options::PoolMode;
 use crate::pool::verify_data::DataPass;
-use crate::pool::{Notice, Pool, PoolMode};
+use crate::pool::verify_report::{VerifyProgress, VerifyReport};
 use crate::recover::labels::{read_labels, repair_labels};
 use crate::recover::metadata::{self, Found, Subject, repair_metadata};
 use crate::recover::newest::{catalogue_subject, decode_catalogue};
 use crate::recover::roots::{read_roots, repair_roots};
-
-/// Called now and then with the bytes of data checked so far and the bytes to check in all.
-pub type VerifyProgress<'a> = &'a mut dyn FnMut(u64, u64);
-
-/// What a verification found.
-#[derive(Clone, Debug, Default)]
-pub struct VerifyReport {
-    /// Checkpoints looked at.
-    pub checkpoints: usize,
-    /// Bytes of data whose checksum was compared; each copy counts.
-    pub data_bytes: u64,
-    /// Copies of metadata objects looked at.
-    pub metadata_copies: u64,
-    /// What is damaged and was not repaired.
-    pub damages: Vec<Damage>,
-    /// What was damaged and is repaired.
-    pub repaired: Vec<Damage>,
-    /// Serials of drives that were being rebuilt and hold everything now.
-    pub rebuilt: Vec<String>,
-}
-
-impl VerifyReport {
-    /// Whether nothing is damaged (any more).
-    pub fn is_clean(&self) -> bool {
-        self.damages.is_empty()
-    }
-
-    fn take_notices(&mut self, notices: Vec<Notice>) {
-        for notice in notices {
-            match notice {
-                Notice::Repaired(damage) => self.repaired.push(damage),
-                Notice::DamagedCopy(damage) => self.damages.push(damage),
-                _ => {}
-            }
-        }
-    }
-}
 
 impl Pool {
     /// Verifies one checkpoint, or all: every copy of its metadata and every copy of its data. With
