@@ -3,13 +3,11 @@
 
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-mod common;
-
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{BackEnd, DRIVE_BYTES};
+use crate::common::{self, BackEnd, DRIVE_BYTES};
 use stanchion_engine::device::Operation;
 use stanchion_engine::device::sim::{Effect, Fault, When};
 use stanchion_engine::format::Layout;

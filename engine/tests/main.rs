@@ -5,6 +5,7 @@
 
 mod common;
 
+mod bulk;
 mod drive_conditions;
 mod kernel_faults;
 mod mirror;

@@ -103,8 +103,9 @@ impl Region {
     /// [`Error::Usage`] when it does not start and end on a block, or is empty.
     ///
     /// # Safety
-    /// As long as the region lives, all of the memory stays mapped for reading and writing, and
-    /// nobody reaches it through a Rust reference other than those that the region's buffers lend.
+    /// As long as the region lives, all of the memory stays mapped for reading, and for writing where
+    /// an entry reads into it, and no Rust reference reaches it other than those that the region's
+    /// buffers lend.
     pub unsafe fn foreign(base: NonNull<u8>, len_bytes: u64) -> Result<Region, Error> {
         let address = base.as_ptr() as u64;
         let whole = is_block_aligned(address) && is_block_aligned(len_bytes);
