@@ -15,7 +15,7 @@ enter_run() {
     [[ ${STANCHION_RUN_SCRIPT-} != "$self" ]] || return 0
     # The system's before another one, which may be a script that passes over an INT.
     local python=/usr/bin/python3 name=$1 options=()
-    [[ -x $python ]] || python=$(command -v python3) || { echo "$1: needs python3: apt-get install python3" >&2; exit 13; }
+    [[ -x $python ]] || python=$(command -v python3) || { need_packages "scripts/$1" python3; python=/usr/bin/python3; }
     shift
     while [[ $1 != -- ]]; do options+=("$1"); shift; done
     shift

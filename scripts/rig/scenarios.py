@@ -113,6 +113,13 @@ class Rig:
             expect(text in output, f"{command}: {text!r} is not in: {output}")
         return output
 
+    def device(self, number):
+        """The kernel's name of a drive that its driver has: newer kernels give them in any order."""
+        folder = f"/sys/bus/pci/devices/{self.addresses[number][5:]}/nvme"
+        found = self.run(f"ls {folder}/* | grep -x 'nvme[0-9]*n1'").split()
+        expect(len(found) == 1, f"drive {number} has the devices {found}")
+        return f"/dev/{found[0]}"
+
     def bind(self):
         self.run(self.with_drives(self.bind_command))
 
@@ -177,16 +184,19 @@ def functional(rig, say):
         rig.run(f"stanchion bind --drive {first}", 13, [serial, "no IOMMU", "--no-iommu"])
     dry = rig.run(f"{rig.bind_command} --drive {first} --dry-run")
     expect(f"echo {first[5:]} > /sys/bus/pci/drivers_probe" in dry, f"the dry run shows no probe: {dry}")
-    rig.run("mke2fs -b 4096 -F /dev/nvme0n1 >/dev/null && mkdir -p /tmp/m && mount -t ext4 /dev/nvme0n1 /tmp/m")
+    device = rig.device(0)
+    rig.run(f"mke2fs -b 4096 -F {device} >/dev/null && mkdir -p /tmp/m && mount -t ext4 {device} /tmp/m")
     forced = f"{rig.bind_command} --drive {first} --serial {serial} --force"
     rig.run(forced, 12, [serial, "mounted at /tmp/m", "nothing overrides"])
     rig.run("umount /tmp/m")
     rig.run(f"{rig.bind_command} --drive {first}", 12, [serial, "ext2 file system", f"--serial {serial} --force"])
     rig.run(f"{rig.bind_command} --drive {first} --serial OTHER --force", 12, [serial])
-    rig.run("exec 9</dev/nvme0n1; " + forced, 11, [serial, "in use by"])
+    rig.run(f"exec 9<{device}; {forced}", 11, [serial, "in use by"])
     rig.run(forced, 0, [f"stanchion unbind --drive {first}"])
-    rig.run(f"stanchion unbind --drive {first}", 0, ["/dev/nvme0n1"])
-    rig.run("dd if=/dev/zero of=/dev/nvme0n1 bs=1M count=2 2>/dev/null; sync")
+    unbound = rig.run(f"stanchion unbind --drive {first}")
+    device = rig.device(0)
+    expect(device in unbound, f"{device} is not in: {unbound}")
+    rig.run(f"dd if=/dev/zero of={device} bs=1M count=2 2>/dev/null; sync")
     rig.bind()
     rig.run(rig.with_drives(rig.bind_command), 0, ["has it already"])
     rig.run(rig.with_drives("stanchion doctor"), 0, [serial, "volatile; every commit flushes it", "% used"])
@@ -250,8 +260,10 @@ def media_errors(rig, say):
 def give_back(rig, say):
     """The drives go back to the kernel, and hold the same pool there."""
     say("unbind")
-    rig.run(rig.with_drives("stanchion unbind"), 0, ["to nvme, now /dev/nvme0n1", "to undo"])
-    devices = [f"/dev/nvme{number}n1" for number in range(len(rig.drives))]
+    unbound = rig.run(rig.with_drives("stanchion unbind"), 0, ["to undo"])
+    devices = [rig.device(number) for number in range(len(rig.drives))]
+    for device in devices:
+        expect(f"to nvme, now {device}" in unbound, f"{device} is not in: {unbound}")
     rig.run(rig.with_drives("stanchion verify --quiet", devices))
     rig.run(rig.with_drives("stanchion doctor", devices), 0, ["% used", rig.drives[0].serial])
 

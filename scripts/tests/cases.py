@@ -210,6 +210,24 @@ def nohup_is_heeded(scratch):
     expect_nothing_left(scratch)
 
 
+def make_workload_writes_all_or_nothing(scratch):
+    file, before = scratch.path("file"), b"what was there"
+    pathlib.Path(file).write_bytes(before)
+    for name in ("INT", "TERM", "HUP"):
+        process = scratch.start(SCRIPTS / "make-workload", "--scale", "2", file)
+        deadline = time.monotonic() + 20
+        while len(os.listdir(scratch.folder)) < 2:
+            expect(process.poll() is None and time.monotonic() < deadline, "it wrote nothing")
+            time.sleep(0.01)
+        process.send_signal(SIGNALS[name])
+        process.wait(10)
+        expect(exit_code(process) == 128 + SIGNALS[name], f"{name}: exit code {exit_code(process)}")
+        expect(pathlib.Path(file).read_bytes() == before and os.listdir(scratch.folder) == ["file"], f"{name}: {os.listdir(scratch.folder)}")
+    expect_end(scratch.run(SCRIPTS / "make-workload", scratch.path("no/folder")), 1, "make-workload: ")
+    os.unlink(file)
+    expect_nothing_left(scratch)
+
+
 # NVMe-oF targets.
 
 
@@ -462,7 +480,7 @@ def valgrind_that_fails_is_heard(scratch):
 QUICK = (
     demo_leaves_the_folder_that_was_there, bench_leaves_the_folder_that_was_there, a_folder_that_is_not_a_runs_is_not_removed,
     a_run_leaves_nothing, a_run_that_is_killed_while_it_starts_leaves_nothing, clean_removes_what_a_killed_watcher_left,
-    clean_removes_folders_of_older_versions, clean_removes_lock_files_that_nobody_holds, runs_that_meet_give_back_their_own_huge_pages, nohup_is_heeded, a_run_without_root_leaves_nothing,
+    clean_removes_folders_of_older_versions, clean_removes_lock_files_that_nobody_holds, runs_that_meet_give_back_their_own_huge_pages, nohup_is_heeded, a_run_without_root_leaves_nothing, make_workload_writes_all_or_nothing,
     a_target_ends_with_its_owner_and_no_other, an_owner_that_is_dead_is_an_error, a_target_ends_with_its_keeper,
     a_target_admits_the_named_host_only, targets_refuse_what_they_cannot_do, output_is_read_in_one_language, what_is_missing_is_named,
 )
