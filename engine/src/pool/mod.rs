@@ -15,6 +15,7 @@ mod verify_data;
 
 use std::sync::Arc;
 
+#[cfg(any(test, feature = "internals"))]
 use crate::device::Device;
 use crate::error::Error;
 use crate::format::{Label, SegmentTable};
@@ -25,8 +26,12 @@ use crate::state::Committed;
 use crate::units::Generation;
 
 pub use crate::notice::Notice;
-pub use admit::{Admission, admit, admit_on};
-pub use format::{Content, FormatOptions, FormatReport, Survey, format, format_on, survey};
+#[cfg(any(test, feature = "internals"))]
+pub use admit::admit_on;
+pub use admit::{Admission, admit};
+#[cfg(any(test, feature = "internals"))]
+pub use format::format_on;
+pub use format::{Content, FormatOptions, FormatReport, Survey, format, survey};
 pub use info::{CheckpointInfo, PoolDrive, PoolInfo, SegmentInfo};
 pub use options::{PoolMode, PoolOptions};
 pub use verify::{VerifyProgress, VerifyReport};
@@ -57,6 +62,7 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::open`].
+    #[cfg(any(test, feature = "internals"))]
     pub fn open_on(devices: Vec<Box<dyn Device>>, options: &PoolOptions) -> Result<Pool, Error> {
         open::open_on(devices, options)
     }

@@ -31,6 +31,7 @@ pub(super) fn open(options: &PoolOptions) -> Result<Pool, Error> {
 }
 
 /// Opens the pool on devices that are open already.
+#[cfg(any(test, feature = "internals"))]
 pub(super) fn open_on(devices: Vec<Box<dyn Device>>, options: &PoolOptions) -> Result<Pool, Error> {
     open_noting(devices, options, Vec::new())
 }
