@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use stanchion::memory::HugePages;
+use stanchion::HugePages;
 use stanchion::ring::{CompleteEntry, SubmitEntry, Transfer};
 use stanchion::{
     CheckpointName, CheckpointSpec, FormatOptions, Pool, PoolOptions, Session, SessionBuffer,

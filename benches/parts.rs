@@ -11,7 +11,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use crossbeam::queue::ArrayQueue;
-use stanchion::format::crc64;
+use stanchion_testing::internals::format::crc64;
 
 const MIB: usize = 1 << 20;
 

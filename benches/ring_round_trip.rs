@@ -13,8 +13,8 @@ use std::ffi::CString;
 use std::hint::black_box;
 use std::time::Instant;
 
+use stanchion::HugePages;
 use stanchion::c::*;
-use stanchion::memory::HugePages;
 use stanchion::ring::{CompleteEntry, SubmitEntry};
 use stanchion::{FormatOptions, Pool, PoolOptions, Session, SessionOptions, format_pool};
 

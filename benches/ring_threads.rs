@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use core_affinity::CoreId;
 use crossbeam::queue::ArrayQueue;
-use stanchion::ring::{CompleteEntry, RingSizes, SubmitEntry, pair};
+use stanchion_testing::internals::ring::{CompleteEntry, RingSizes, SubmitEntry, pair};
 
 /// Requests outstanding at most, and the most that either side moves at once.
 const WINDOW: usize = 64;

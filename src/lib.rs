@@ -1,7 +1,30 @@
 //! Stanchion: a userspace storage engine for deep-learning checkpoints.
 //!
-//! For Rust this crate is the engine under a short name. For everybody else it is `libstanchion`.
+//! For Rust this crate names what a trainer uses of the engine. For every other language it is
+//! `libstanchion`.
 
+// For the tests of the header: Rust has the names below.
+#[doc(hidden)]
 pub mod c;
 
-pub use stanchion_engine::*;
+/// What goes through a session's ring.
+pub mod ring {
+    pub use stanchion_engine::{CompleteEntry, SubmitEntry, Transfer, codes};
+}
+
+// A pool: formatting, opening, looking at it, verifying it, giving it a drive.
+pub use stanchion_engine::{
+    Admission, Content, DriveAddress, DriveEntry, DriveInfo, DriveState, FormatOptions,
+    FormatReport, Notice, Pool, PoolDrive, PoolInfo, PoolMode, PoolOptions, Redundancy, Survey,
+    VerifyProgress, VerifyReport, admit_drive, format_pool, survey,
+};
+// Checkpoints.
+pub use stanchion_engine::{
+    Availability, CheckpointInfo, CheckpointName, CheckpointSpec, Generation, SegmentInfo, Shard,
+};
+// Sessions: buffers and a ring, or whole segments in one call.
+pub use stanchion_engine::{
+    BulkOptions, BulkSession, HugePages, Lent, OpenedSegment, Region, Saved, Session,
+    SessionBuffer, SessionOptions,
+};
+pub use stanchion_engine::{Damage, Error, ErrorKind, IoError};

@@ -3,11 +3,13 @@
 
 use std::hint::black_box;
 
-use stanchion::bench::{ReactorHarness, RecoveryHarness};
-use stanchion::extent::ExtentMap;
-use stanchion::format::{Catalogue, CatalogueEntry, ChunkRecord, MetaExtent, SegmentTable, Shard};
-use stanchion::ring::{CompleteEntry, RingSizes, SubmitEntry, Transfer, pair};
-use stanchion::units::{Copies, DriveIndex, Generation, Location};
+use stanchion_testing::internals::bench::{ReactorHarness, RecoveryHarness};
+use stanchion_testing::internals::extent::ExtentMap;
+use stanchion_testing::internals::format::{
+    Catalogue, CatalogueEntry, ChunkRecord, MetaExtent, SegmentTable, Shard,
+};
+use stanchion_testing::internals::ring::{CompleteEntry, RingSizes, SubmitEntry, Transfer, pair};
+use stanchion_testing::internals::units::{Copies, DriveIndex, Generation, Location};
 use uuid::Uuid;
 
 const MIB: u64 = 1 << 20;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use stanchion_engine::memory::HugePages;
+use stanchion_engine::HugePages;
 
 use crate::{
     bench, bind, doctor, drives, format, list, plan, restore, rm, save, show, verify, version,

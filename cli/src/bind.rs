@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use stanchion_engine::address::DriveAddress;
+use stanchion_engine::DriveAddress;
 use stanchion_engine::host::binding::{BindOptions, Binder, Change, UserSpaceDriver, Write};
 use stanchion_engine::host::pci::{self, NvmeFunction};
 use stanchion_engine::{Content, Error, survey};

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
-use stanchion_engine::address::DriveAddress;
-use stanchion_engine::memory::HugePages;
+use stanchion_engine::DriveAddress;
+use stanchion_engine::HugePages;
 use stanchion_engine::{Pool, PoolMode, PoolOptions};
 
 use crate::args::Common;

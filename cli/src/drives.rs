@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::Args;
 use serde::Serialize;
-use stanchion_engine::address::DriveAddress;
+use stanchion_engine::DriveAddress;
 use stanchion_engine::host::inventory::{self, DriveKind, HostDrive};
 use stanchion_engine::host::safety::Findings;
 use stanchion_engine::{Content, Survey, survey};

@@ -14,7 +14,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use stanchion_engine::address::DriveAddress;
+use stanchion_engine::DriveAddress;
 use stanchion_engine::{
     BulkOptions, BulkSession, CheckpointName, CheckpointSpec, Pool, SessionBuffer, SessionOptions,
 };

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use stanchion_engine::format::Shard;
+use stanchion_engine::Shard;
 use stanchion_engine::{BulkOptions, CheckpointName, CheckpointSpec, Pool, PoolMode, Saved};
 
 use crate::args::{Common, parse_size};

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
-use stanchion_engine::address::DriveAddress;
+use stanchion_engine::DriveAddress;
 use stanchion_engine::{CheckpointName, Damage, Notice, Pool, PoolMode, VerifyReport, admit_drive};
 
 use crate::args::Common;

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
-use stanchion_engine::format::{MAJOR, MINOR};
+use stanchion_engine::{FORMAT_MAJOR as MAJOR, FORMAT_MINOR as MINOR};
 
 use crate::exit::Failure;
 use crate::output::Output;

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use common::places::Places;
 use common::{DRIVE_BYTES, MIB, Place, run, wait_for_io};
-use stanchion_engine::{Pool, PoolOptions};
+use stanchion_testing::{Pool, PoolOptions};
 
 fn saved(drives: usize) -> Place {
     let place = Place::with_pool(drives);
@@ -185,7 +185,7 @@ fn a_pool_that_a_live_process_owns_is_busy() {
     let place = saved(2);
     let addresses = place.drives.iter().map(|d| place.path(d).to_str().unwrap().parse().unwrap());
     let mut options = PoolOptions::new(addresses.collect());
-    options.huge_pages = stanchion_engine::memory::HugePages::Off;
+    options.huge_pages = stanchion_testing::HugePages::Off;
     let pool = Pool::open(&options).unwrap();
     let owner = format!("(pid {})", std::process::id());
     for arguments in [

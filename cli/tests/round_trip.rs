@@ -10,10 +10,10 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use common::{MIB, Numbers, Place, run};
-use stanchion_engine::format::Shard;
-use stanchion_engine::memory::HugePages;
-use stanchion_engine::ring::{CompleteEntry, SubmitEntry, Transfer};
-use stanchion_engine::{CheckpointSpec, Pool, PoolOptions, SessionOptions};
+use stanchion_testing::HugePages;
+use stanchion_testing::Shard;
+use stanchion_testing::{CheckpointSpec, Pool, PoolOptions, SessionOptions};
+use stanchion_testing::{CompleteEntry, SubmitEntry, Transfer};
 
 #[test]
 fn files_of_every_size_come_back() {

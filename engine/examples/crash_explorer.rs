@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use stanchion_engine::crash::{CrashOptions, explore};
+use stanchion_engine::internals::crash::{CrashOptions, explore};
 
 const USAGE: &str = "\
 Usage: crash_explorer [--images N] [--seed S] [--threads T] [--only ROUND.ITEM] [--bug NAME]
@@ -42,7 +42,7 @@ fn run() -> Result<ExitCode, String> {
             }
             "--bug" => bug = Some(value()?),
             "--list-bugs" => {
-                for bug in stanchion_engine::planted::Bug::ALL {
+                for bug in stanchion_engine::internals::planted::Bug::ALL {
                     println!("{}", bug.name());
                 }
                 return Ok(ExitCode::SUCCESS);
@@ -84,7 +84,7 @@ fn number(text: &str) -> Result<u64, String> {
 
 #[cfg(feature = "planted-bugs")]
 fn plant(name: &str) -> Result<(), String> {
-    use stanchion_engine::planted::{Bug, plant};
+    use stanchion_engine::internals::planted::{Bug, plant};
 
     let bug = Bug::ALL.into_iter().find(|bug| bug.name() == name);
     plant(Some(bug.ok_or(format!("{name} is no bug that can be planted"))?));

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use stanchion_engine::ring::{CompleteEntry, SubmitEntry, Transfer, codes};
 use stanchion_engine::{
     CheckpointName, CheckpointSpec, Pool, PoolOptions, Session, SessionBuffer, SessionOptions,
 };
+use stanchion_engine::{CompleteEntry, SubmitEntry, Transfer, codes};
 
 const USAGE: &str = "\
 Usage: save_loop save FIRST_STEP MAX_BYTES KEEP LOG DRIVE...

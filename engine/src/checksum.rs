@@ -81,7 +81,7 @@ impl ChecksumQueue {
     }
 
     /// Does on this thread what is waiting for the helpers. Says whether anything was.
-    #[cfg(any(test, feature = "bench"))]
+    #[cfg(any(test, feature = "internals"))]
     pub(crate) fn answer_waiting(&self) -> bool {
         let mut progress = false;
         while let Some(job) = self.queue.pop() {

@@ -21,7 +21,7 @@ const USED: View = |word| word;
 const FREE: View = |word| !word;
 
 /// A unit was to be used that is used already, or that the map does not have.
-#[cfg(any(test, feature = "bench"))]
+#[cfg(any(test, feature = "internals"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("unit {at} is used already, or does not exist")]
 pub struct AlreadyUsed {
@@ -61,11 +61,13 @@ impl ExtentMap {
     }
 
     /// Units.
+    #[cfg(any(test, feature = "internals"))]
     pub fn len(&self) -> u64 {
         self.len
     }
 
     /// Whether the map has no units at all.
+    #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -81,7 +83,7 @@ impl ExtentMap {
     }
 
     /// Uses `count` units from `start`, all of which must be free.
-    #[cfg(any(test, feature = "bench"))]
+    #[cfg(any(test, feature = "internals"))]
     pub fn mark_used(&mut self, start: u64, count: u64) -> Result<(), AlreadyUsed> {
         if let Some(at) = self.first_unlike(start, count, USED) {
             return Err(AlreadyUsed { at });

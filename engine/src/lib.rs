@@ -1,47 +1,58 @@
 //! The Stanchion engine. See ARCHITECTURE.md for the path of the bytes and who owns what when.
+//!
+//! What is public here is what a trainer, the C library and the command use. The feature `internals`
+//! opens the rest to tests, benches and fuzzers.
 
-pub mod address;
+mod address;
 mod backoff;
-#[cfg(any(test, feature = "bench"))]
-pub mod bench;
 mod bulk;
 mod checksum;
 mod commit;
-#[cfg(any(test, feature = "crash-explorer"))]
-pub mod crash;
-pub mod device;
-pub mod direct;
+mod device;
+mod direct;
 mod drive_info;
-pub mod drives;
-pub mod error;
-pub mod extent;
-pub mod format;
-#[cfg(any(test, feature = "fuzz"))]
-pub mod fuzz;
+mod drives;
+mod error;
+mod extent;
+mod format;
 pub mod host;
+#[cfg(any(test, feature = "internals"))]
+pub mod internals;
 pub mod limits;
-pub mod memory;
+mod memory;
 mod name;
 mod notice;
 mod placement;
-pub mod planted;
+mod planted;
 mod pool;
 mod reactor;
 mod recover;
-pub mod ring;
+mod ring;
 mod session;
 mod state;
-pub mod units;
+mod units;
 
+// What a trainer uses; the crate `stanchion` names the same.
+pub use address::DriveAddress;
 pub use bulk::{BulkOptions, BulkSession, Lent, Saved};
+pub use drive_info::DriveInfo;
 pub use error::{Damage, Error, ErrorKind, IoError};
-pub use format::{DriveState, Redundancy};
-pub use name::{CheckpointName, check_base_name};
+pub use format::{DriveEntry, DriveState, Redundancy, Shard};
+pub use memory::{HugePages, Region};
+pub use name::CheckpointName;
 pub use pool::{
     Admission, CheckpointInfo, Content, FormatOptions, FormatReport, Notice, Pool, PoolDrive,
     PoolInfo, PoolMode, PoolOptions, SegmentInfo, Survey, VerifyProgress, VerifyReport,
-    admit as admit_drive, admit_on as admit_drive_on, format as format_pool,
-    format_on as format_pool_on, survey,
+    admit as admit_drive, format as format_pool, survey,
 };
+pub use ring::{CompleteEntry, SubmitEntry, Transfer, codes};
 pub use session::{OpenedSegment, Session, SessionBuffer, SessionOptions};
 pub use state::{Availability, CheckpointSpec};
+pub use units::Generation;
+
+// What the C library and the command need besides.
+pub use device::health_log::{HealthLog, read_health_log};
+pub use device::kernel::{DirectIo, direct_io, try_io_uring};
+pub use format::{MAJOR as FORMAT_MAJOR, MINOR as FORMAT_MINOR};
+pub use name::check_base_name;
+pub use ring::Opcode;

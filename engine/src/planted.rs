@@ -23,6 +23,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
+    #[cfg(any(test, feature = "internals"))]
     pub const ALL: [Bug; 6] = [
         Bug::SkipFlush,
         Bug::RootFirst,
@@ -33,6 +34,7 @@ impl Bug {
     ];
 
     /// For the command line.
+    #[cfg(any(test, feature = "internals"))]
     pub fn name(self) -> &'static str {
         match self {
             Bug::SkipFlush => "skip-flush",

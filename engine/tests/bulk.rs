@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{self, BackEnd, DRIVE_BYTES};
-use stanchion_engine::device::Operation;
-use stanchion_engine::device::sim::{Effect, Fault, When};
-use stanchion_engine::format::Layout;
-use stanchion_engine::memory::{HugePages, Region};
-use stanchion_engine::ring::codes;
-use stanchion_engine::{
+use stanchion_testing::internals::device::Operation;
+use stanchion_testing::internals::device::sim::{Effect, Fault, When};
+use stanchion_testing::internals::format::Layout;
+use stanchion_testing::internals::memory::{HugePages, Region};
+use stanchion_testing::internals::ring::codes;
+use stanchion_testing::{
     BulkOptions, BulkSession, CheckpointName, CheckpointSpec, Error, IoError, Lent, Pool,
     SessionOptions,
 };

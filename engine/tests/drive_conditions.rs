@@ -5,10 +5,10 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{BackEnd, Pattern, restore, save, save_disturbed};
-use stanchion_engine::device::Operation;
-use stanchion_engine::device::sim::{Effect, Fault, SimDrive, When};
-use stanchion_engine::ring::codes;
-use stanchion_engine::{CheckpointName, Error, IoError, Pool};
+use stanchion_testing::internals::device::Operation;
+use stanchion_testing::internals::device::sim::{Effect, Fault, SimDrive, When};
+use stanchion_testing::internals::ring::codes;
+use stanchion_testing::{CheckpointName, Error, IoError, Pool};
 
 const MIB: u64 = 1 << 20;
 

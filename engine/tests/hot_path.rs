@@ -14,13 +14,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use stanchion_engine::device::Device;
-use stanchion_engine::device::sim::{SimConfig, SimDrive};
-use stanchion_engine::memory::HugePages;
-use stanchion_engine::ring::{CompleteEntry, SubmitEntry, Transfer};
-use stanchion_engine::{
+use stanchion_testing::HugePages;
+use stanchion_testing::internals::device::Device;
+use stanchion_testing::internals::device::sim::{SimConfig, SimDrive};
+use stanchion_testing::internals::format_pool_on;
+use stanchion_testing::internals::ring::{CompleteEntry, SubmitEntry, Transfer};
+use stanchion_testing::{
     CheckpointName, CheckpointSpec, FormatOptions, Pool, PoolOptions, Session, SessionBuffer,
-    SessionOptions, format_pool_on,
+    SessionOptions,
 };
 
 /// Writes, then reads; nine tenths of them lie in the windows.

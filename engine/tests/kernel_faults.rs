@@ -15,10 +15,10 @@ use std::process::Command;
 
 use crate::common::kept::{Kept, fill, make_room};
 use crate::common::{self, Pattern, restore, save, save_disturbed};
-use stanchion_engine::address::DriveAddress;
-use stanchion_engine::device::kernel::IO_METHOD_VARIABLE;
-use stanchion_engine::ring::codes;
-use stanchion_engine::{CheckpointName, Error, IoError};
+use stanchion_testing::DriveAddress;
+use stanchion_testing::internals::device::kernel::IO_METHOD_VARIABLE;
+use stanchion_testing::internals::ring::codes;
+use stanchion_testing::{CheckpointName, Error, IoError};
 
 const MIB: u64 = 1 << 20;
 const DRIVE_BYTES: u64 = 64 * MIB;

@@ -4,14 +4,15 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Pattern, restore, save};
-use stanchion_engine::address::DriveAddress;
-use stanchion_engine::device::Device;
-use stanchion_engine::device::sim::{Effect, Fault, SimConfig, SimDrive, SimRng, When};
-use stanchion_engine::format::Layout;
-use stanchion_engine::memory::HugePages;
-use stanchion_engine::{
+use stanchion_testing::DriveAddress;
+use stanchion_testing::HugePages;
+use stanchion_testing::internals::device::Device;
+use stanchion_testing::internals::device::sim::{Effect, Fault, SimConfig, SimDrive, SimRng, When};
+use stanchion_testing::internals::format::Layout;
+use stanchion_testing::internals::{admit_drive_on, format_pool_on};
+use stanchion_testing::{
     Availability, CheckpointName, DriveState, Error, FormatOptions, IoError, Notice, Pool,
-    PoolMode, PoolOptions, Redundancy, admit_drive, admit_drive_on, format_pool, format_pool_on,
+    PoolMode, PoolOptions, Redundancy, admit_drive, format_pool,
 };
 
 const MIB: u64 = 1 << 20;
@@ -182,7 +183,7 @@ fn without_copies_a_missing_drive_takes_what_it_holds() {
     assert_eq!(lost, Availability::Lost { chunks: 3, drives: vec!["C".into()] });
     assert_eq!(
         restore(&pool, &saved[1].0, &saved[1].1),
-        Err(stanchion_engine::ring::codes::REMOVED)
+        Err(stanchion_testing::internals::ring::codes::REMOVED)
     );
     let report = pool.verify(None, false, &mut |_, _| ()).unwrap();
     assert_eq!(report.damages.len(), 1, "{report:?}");

@@ -3,13 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Pattern, restore, save};
-use stanchion_engine::device::sim::{Effect, Fault, SimConfig, SimDrive, When};
-use stanchion_engine::device::{Device, Operation};
-use stanchion_engine::format::Layout;
-use stanchion_engine::memory::HugePages;
-use stanchion_engine::{
-    CheckpointName, FormatOptions, IoError, Pool, PoolOptions, Redundancy, format_pool_on,
-};
+use stanchion_testing::HugePages;
+use stanchion_testing::internals::device::sim::{Effect, Fault, SimConfig, SimDrive, When};
+use stanchion_testing::internals::device::{Device, Operation};
+use stanchion_testing::internals::format::Layout;
+use stanchion_testing::internals::format_pool_on;
+use stanchion_testing::{CheckpointName, FormatOptions, IoError, Pool, PoolOptions, Redundancy};
 
 const MIB: u64 = 1 << 20;
 const DRIVE_BYTES: u64 = 48 * MIB;

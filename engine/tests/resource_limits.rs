@@ -10,9 +10,9 @@ use std::fs;
 
 use crate::common::kept::Kept;
 use crate::common::{self, Pattern, restore, save};
-use stanchion_engine::address::DriveAddress;
-use stanchion_engine::memory::{HugePages, Region};
-use stanchion_engine::{Error, Pool, PoolOptions, SessionOptions};
+use stanchion_testing::DriveAddress;
+use stanchion_testing::internals::memory::{HugePages, Region};
+use stanchion_testing::{Error, Pool, PoolOptions, SessionOptions};
 
 const MIB: u64 = 1 << 20;
 

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use crate::common::{self, BackEnd, Pattern, restore, save};
-use stanchion_engine::ring::{CompleteEntry, SubmitEntry, codes};
-use stanchion_engine::{CheckpointName, CheckpointSpec, Error, SessionOptions};
+use stanchion_testing::internals::ring::{CompleteEntry, SubmitEntry, codes};
+use stanchion_testing::{CheckpointName, CheckpointSpec, Error, SessionOptions};
 
 const MIB: u64 = 1 << 20;
 

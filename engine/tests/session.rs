@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::{self, BackEnd, Pattern, restore, save};
-use stanchion_engine::memory::{HugePages, Region};
-use stanchion_engine::ring::{CompleteEntry, SubmitEntry, codes};
-use stanchion_engine::{CheckpointSpec, Error, Pool, Session, SessionOptions};
+use stanchion_testing::internals::memory::{HugePages, Region};
+use stanchion_testing::internals::ring::{CompleteEntry, SubmitEntry, codes};
+use stanchion_testing::{CheckpointSpec, Error, Pool, Session, SessionOptions};
 
 const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(10);

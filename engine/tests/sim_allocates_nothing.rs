@@ -7,9 +7,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
-use stanchion_engine::device::sim::{CompletionOrder, SimConfig, SimDrive};
-use stanchion_engine::device::{Command, Completion, Device, DmaSlice, Operation};
-use stanchion_engine::memory::{HugePages, Region};
+use stanchion_testing::internals::device::sim::{CompletionOrder, SimConfig, SimDrive};
+use stanchion_testing::internals::device::{Command, Completion, Device, DmaSlice, Operation};
+use stanchion_testing::internals::memory::{HugePages, Region};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use crate::common::faulty::Bench;
 use crate::common::{self, Pattern, restore, save, save_disturbed};
-use stanchion_engine::device::Operation;
-use stanchion_engine::device::spdk::inject::Fault;
-use stanchion_engine::ring::codes;
-use stanchion_engine::{Error, IoError};
+use stanchion_testing::internals::device::Operation;
+use stanchion_testing::internals::device::spdk::inject::Fault;
+use stanchion_testing::internals::ring::codes;
+use stanchion_testing::{Error, IoError};
 
 const MIB: u64 = 1 << 20;
 const EVERY: u32 = 1 << 20;

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use crate::common::faulty::Bench;
 use crate::common::{Pattern, save, save_disturbed};
-use stanchion_engine::device::OpenMode;
-use stanchion_engine::device::sim::SimRng;
-use stanchion_engine::device::{self, Command, DmaSlice, Operation, SubmitError, spdk};
-use stanchion_engine::ring::codes;
-use stanchion_engine::{CheckpointName, Error, ErrorKind, IoError};
+use stanchion_testing::internals::device::OpenMode;
+use stanchion_testing::internals::device::sim::SimRng;
+use stanchion_testing::internals::device::{self, Command, DmaSlice, Operation, SubmitError, spdk};
+use stanchion_testing::internals::ring::codes;
+use stanchion_testing::{CheckpointName, Error, ErrorKind, IoError};
 
 const MIB: u64 = 1 << 20;
 /// The keep-alive timeout and a margin, and the opening itself on a busy machine.

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use crate::common::device_rig::{PATIENCE, Rig};
 use crate::common::target::Target;
-use stanchion_engine::address::DriveAddress;
-use stanchion_engine::device::OpenMode;
-use stanchion_engine::device::{self, Completion, Operation, SubmitError};
-use stanchion_engine::memory::{HugePages, Region};
-use stanchion_engine::{Error, IoError};
+use stanchion_testing::DriveAddress;
+use stanchion_testing::internals::device::OpenMode;
+use stanchion_testing::internals::device::{self, Completion, Operation, SubmitError};
+use stanchion_testing::internals::memory::{HugePages, Region};
+use stanchion_testing::{Error, IoError};
 
 const MIB: u64 = 1 << 20;
 const DEPTH: u32 = 16;
@@ -261,7 +261,7 @@ fn pcie_drives_are_listed() {
         eprintln!("skipped: SPDK starts once per process; run by cargo-nextest");
         return;
     }
-    let bound = stanchion_engine::host::inventory::list(std::path::Path::new("/"))
+    let bound = stanchion_testing::host::inventory::list(std::path::Path::new("/"))
         .into_iter()
         .filter(|drive| drive.address.starts_with("pcie:") && drive.driver.is_some())
         .count();

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::target::Target;
 use crate::common::{BackEnd, Pattern, restore, save, write};
-use stanchion_engine::address::DriveAddress;
-use stanchion_engine::ring::{CompleteEntry, SubmitEntry, codes};
-use stanchion_engine::{
+use stanchion_testing::DriveAddress;
+use stanchion_testing::internals::ring::{CompleteEntry, SubmitEntry, codes};
+use stanchion_testing::{
     CheckpointName, CheckpointSpec, FormatOptions, Pool, PoolMode, PoolOptions, SessionOptions,
     format_pool,
 };
@@ -79,7 +79,7 @@ fn a_target_that_dies_during_a_save_fails_it_and_nothing_hangs() {
     let buffer = session.alloc(40 * MIB).unwrap();
     let at = |at: u64| {
         SubmitEntry::write(
-            stanchion_engine::ring::Transfer {
+            stanchion_testing::internals::ring::Transfer {
                 checkpoint: handle,
                 buffer: buffer.key(),
                 buffer_offset_bytes: at,

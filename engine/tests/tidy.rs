@@ -42,7 +42,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// The crash explorer, the fuzzers and the benches drive the engine from outside; they are part of no layer.
-const OUTSIDE: &[&str] = &["bench", "crash", "fuzz", "lib"];
+const OUTSIDE: &[&str] = &["internals", "lib"];
 
 /// Where `unsafe` may stand. Three files outside of memory, ring and devices: `direct` and the
 /// reactor's drive queue hand memory to devices, and a remote drive is itself a device.

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| stanchion_engine::fuzz::catalogue(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| stanchion_engine::internals::fuzz::catalogue(data));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| stanchion_engine::fuzz::ring_entry(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| stanchion_engine::internals::fuzz::ring_entry(data));

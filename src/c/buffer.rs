@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use stanchion_engine::memory::Region;
+use stanchion_engine::Region;
 
 use super::error::{CallError, of_memory};
 use super::ffi::{self, call};

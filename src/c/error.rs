@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::OnceLock;
 
-use stanchion_engine::ring::codes;
+use stanchion_engine::codes;
 use stanchion_engine::{BulkSession, Error, IoError};
 
 use super::ffi;

@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use stanchion_engine::Lent;
+use stanchion_engine::Region;
 use stanchion_engine::limits::BLOCK_BYTES;
-use stanchion_engine::memory::Region;
 
 /// The memory of a pool's sessions, which its drives know already. SPDK takes no memory twice, so
 /// that a range of it is lent as a part of the same region.
@@ -71,7 +71,7 @@ impl KnownRegions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stanchion_engine::memory::HugePages;
+    use stanchion_engine::HugePages;
 
     const CHUNK: u64 = 1 << 20;
 

@@ -6,8 +6,8 @@ use std::ffi::{CString, c_char, c_int};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use stanchion_engine::address::DriveAddress;
-use stanchion_engine::memory::HugePages;
+use stanchion_engine::DriveAddress;
+use stanchion_engine::HugePages;
 use stanchion_engine::{Pool, PoolMode, PoolOptions};
 
 use super::error::{CallError, STN_E_DRIVES, STN_E_PANIC, invalid};

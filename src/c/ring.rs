@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::time::Duration;
 
 use stanchion_engine::Session;
-use stanchion_engine::ring::{CompleteEntry, Opcode, SubmitEntry};
+use stanchion_engine::{CompleteEntry, Opcode, SubmitEntry};
 
 use super::error::{CallError, STN_E_PANIC, invalid};
 use super::ffi::{self, call};

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use stanchion_engine::format::Shard;
+use stanchion_engine::Shard;
 use stanchion_engine::{BulkOptions, CheckpointSpec, Lent};
 
 use super::checkpoint::checkpoint_name;

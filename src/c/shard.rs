@@ -5,7 +5,7 @@
 use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
 
-use stanchion_engine::format::Shard;
+use stanchion_engine::Shard;
 use stanchion_engine::limits::{MAX_SHARD_DIMENSIONS, MAX_SHARDS};
 
 use super::error::{CallError, invalid};

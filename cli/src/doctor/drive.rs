@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use stanchion_engine::address::DriveAddress;
-use stanchion_engine::device::health_log::{HealthLog, read_health_log};
-use stanchion_engine::device::kernel;
+use stanchion_engine::DriveAddress;
+use stanchion_engine::direct_io;
 use stanchion_engine::host::pci::{self, KERNEL_DRIVER, NvmeFunction};
 use stanchion_engine::host::{lock_files, safety};
 use stanchion_engine::{Error, ErrorKind, Survey, survey};
+use stanchion_engine::{HealthLog, read_health_log};
 
 use super::check::{Check, Root, Status};
 use crate::drives::describe;
@@ -153,7 +153,7 @@ fn not_opened(address: &DriveAddress, error: &Error) -> Check {
 
 fn alignment(path: &Path) -> Check {
     const NAME: &str = "direct I/O";
-    let check = match kernel::direct_io(path) {
+    let check = match direct_io(path) {
         Ok(found) => {
             let memory = found.memory_bytes.map_or_else(
                 || "an alignment that the kernel does not tell".to_owned(),

@@ -1,7 +1,7 @@
 //! The IOMMU, vfio, cores, io_uring and lock files.
 
-use stanchion_engine::device::kernel;
 use stanchion_engine::host::lock_files;
+use stanchion_engine::try_io_uring;
 
 use super::check::{Check, Needs, Root, Status};
 
@@ -10,7 +10,7 @@ pub fn checks(root: Root<'_>, needs: Needs) -> Vec<Check> {
         iommu(root, needs),
         vfio(root, needs),
         cores(root),
-        io_uring(root, needs, kernel::try_io_uring()),
+        io_uring(root, needs, try_io_uring()),
         lock_files(root),
     ]
 }

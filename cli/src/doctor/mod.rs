@@ -9,8 +9,8 @@ use std::path::Path;
 
 use clap::Args;
 use serde::Serialize;
+use stanchion_engine::DriveAddress;
 use stanchion_engine::Error;
-use stanchion_engine::address::DriveAddress;
 use stanchion_engine::host::pci::NvmeFunction;
 
 use self::check::{Check, Needs, Root, Status};

@@ -4,11 +4,11 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
-use stanchion_engine::format::{
+use stanchion_testing::internals::format::{
     Catalogue, Label, Layout, Manifest, MetaExtent, Root, SegmentTable, Zone,
 };
-use stanchion_engine::limits::{BLOCK_BYTES, ROOT_SLOTS};
-use stanchion_engine::units::Generation;
+use stanchion_testing::internals::units::Generation;
+use stanchion_testing::limits::{BLOCK_BYTES, ROOT_SLOTS};
 
 use super::Place;
 
@@ -111,7 +111,7 @@ impl Places {
         let file = OpenOptions::new().read(true).write(true).open(&self.files[drive]).unwrap();
         let mut block = read(&file, offset_bytes, BLOCK_BYTES);
         change(&mut block);
-        let hash = stanchion_engine::format::hash128(&block[24..]);
+        let hash = stanchion_testing::internals::format::hash128(&block[24..]);
         block[8..24].copy_from_slice(&hash);
         file.write_all_at(&block, offset_bytes).unwrap();
     }

@@ -11,6 +11,7 @@ mod open;
 mod open_mode;
 mod regions;
 pub(crate) mod retrying;
+#[cfg(any(test, feature = "internals"))]
 pub mod sim;
 #[cfg(feature = "spdk")]
 pub mod spdk;
@@ -19,6 +20,8 @@ pub(crate) mod status;
 pub use crate::drive_info::DriveInfo;
 pub use crate::memory::DmaSlice;
 pub use interface::{Command, Completion, Device, Operation, SubmitError};
-pub use open::{KERNEL_QUEUE_DEPTH, SPDK_QUEUE_DEPTH, open};
+pub use open::open;
+#[cfg(any(test, feature = "internals"))]
+pub use open::{KERNEL_QUEUE_DEPTH, SPDK_QUEUE_DEPTH};
 pub use open_mode::OpenMode;
 pub(crate) use regions::Regions;

@@ -9,6 +9,7 @@ use crate::error::Error;
 
 /// Commands in flight on a drive that SPDK drives, unless the options say otherwise: with chunks of
 /// 1 MiB that is 16 MiB under way, several times what a fast drive needs to be kept busy.
+#[cfg(any(feature = "spdk", test, feature = "internals"))]
 pub const SPDK_QUEUE_DEPTH: u32 = 16;
 /// The same for a drive that the kernel drives, which is fed by interrupts: the more there is to do
 /// at each, the fewer of them there are.

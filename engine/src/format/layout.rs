@@ -177,6 +177,7 @@ impl Layout {
     }
 
     /// Where the metadata area starts on every drive.
+    #[cfg(any(test, feature = "internals"))]
     pub fn meta_offset(&self) -> u64 {
         self.meta_offset
     }

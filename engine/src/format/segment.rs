@@ -98,6 +98,7 @@ impl Shard {
 }
 
 /// Brings shards into the order that a table keeps them in.
+#[cfg(any(test, feature = "internals"))]
 pub fn sort_shards(shards: &mut [Shard]) {
     shards.sort_by_key(|s| (s.offset_bytes, s.len_bytes));
 }
@@ -306,6 +307,7 @@ impl SegmentTable {
     }
 
     /// The shard that has this byte of the segment.
+    #[cfg(any(test, feature = "internals"))]
     pub fn shard_at(&self, offset_bytes: u64) -> Option<&Shard> {
         let after = self.shards.partition_point(|s| s.offset_bytes <= offset_bytes);
         let shard = self.shards[..after].last()?;

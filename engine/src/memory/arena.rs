@@ -143,6 +143,7 @@ impl Arena {
     }
 
     /// Bytes that could be handed out now, in however many pieces.
+    #[cfg(any(test, feature = "internals"))]
     pub fn free_bytes(&self) -> u64 {
         let mut ranges = self.memory.lock();
         ranges.empty_limbo();

@@ -7,7 +7,9 @@ mod table;
 mod usage;
 
 pub use arena::{Arena, Buffer};
-pub use region::{HUGE_PAGE_BYTES, HugePages, Region};
+#[cfg(any(test, feature = "internals"))]
+pub use region::HUGE_PAGE_BYTES;
+pub use region::{HugePages, Region};
 pub use span::{DmaSlice, Span};
 pub(crate) use table::slot_of;
 pub use table::{BufferTable, Registration};

@@ -56,6 +56,7 @@ impl Span {
     }
 
     /// Its length.
+    #[cfg(any(test, feature = "internals"))]
     pub fn len_bytes(&self) -> u32 {
         self.len_bytes
     }
@@ -66,6 +67,7 @@ impl Span {
     }
 
     /// The same start with another length, if that still lies within the region.
+    #[cfg(any(test, feature = "internals"))]
     pub fn with_len(&self, len_bytes: u32) -> Option<Span> {
         Span::new(&self.region, self.offset_bytes, len_bytes)
     }
@@ -87,6 +89,7 @@ impl Span {
     ///
     /// # Panics
     /// When `data` is longer than the span: the caller's arithmetic is wrong.
+    #[cfg(any(test, feature = "internals"))]
     pub fn fill_from(&self, data: &[u8]) {
         assert!(data.len() <= self.len_bytes as usize);
         // SAFETY: the range is inside the mapping; `data` is ordinary memory and cannot overlap

@@ -95,6 +95,7 @@ pub struct BufferTable {
 
 impl BufferTable {
     /// Room for `capacity` buffers, at least 1.
+    #[cfg(any(test, feature = "internals"))]
     pub fn new(capacity: u16) -> BufferTable {
         BufferTable::with_first_tag(capacity, 1)
     }

@@ -66,6 +66,7 @@ pub fn admit(
 ///
 /// # Errors
 /// As [`admit`].
+#[cfg(any(test, feature = "internals"))]
 pub fn admit_on(
     devices: Vec<Box<dyn Device>>,
     newcomer: Box<dyn Device>,

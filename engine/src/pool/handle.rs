@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+#[cfg(any(test, feature = "internals"))]
 use crate::device::Device;
 use crate::error::Error;
 use crate::format::{Label, SegmentTable};
@@ -12,7 +13,9 @@ use crate::name::CheckpointName;
 use crate::notice::Notice;
 use crate::pool::format::capacity_bytes;
 use crate::pool::info::{CheckpointInfo, PoolDrive, PoolInfo, SegmentInfo};
-use crate::pool::open::{open, open_on};
+use crate::pool::open::open;
+#[cfg(any(test, feature = "internals"))]
+use crate::pool::open::open_on;
 use crate::pool::open_pool::OpenPool;
 use crate::pool::options::{PoolMode, PoolOptions};
 use crate::session::{Session, SessionOptions};
@@ -46,6 +49,7 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::open`].
+    #[cfg(any(test, feature = "internals"))]
     pub fn open_on(devices: Vec<Box<dyn Device>>, options: &PoolOptions) -> Result<Pool, Error> {
         let (open, notices) = open_on(devices, options)?;
         Ok(Pool { open: Arc::new(open), notices })

@@ -16,8 +16,12 @@ mod verify_data;
 mod verify_report;
 
 pub use crate::notice::Notice;
-pub use admit::{Admission, admit, admit_on};
-pub use format::{Content, FormatOptions, FormatReport, Survey, format, format_on, survey};
+#[cfg(any(test, feature = "internals"))]
+pub use admit::admit_on;
+pub use admit::{Admission, admit};
+#[cfg(any(test, feature = "internals"))]
+pub use format::format_on;
+pub use format::{Content, FormatOptions, FormatReport, Survey, format, survey};
 pub use handle::Pool;
 pub use info::{CheckpointInfo, PoolDrive, PoolInfo, SegmentInfo};
 pub use options::{PoolMode, PoolOptions};

@@ -32,6 +32,7 @@ pub(super) fn open(options: &PoolOptions) -> Result<(OpenPool, Vec<Notice>), Err
 }
 
 /// Opens the pool on devices that are open already.
+#[cfg(any(test, feature = "internals"))]
 pub(super) fn open_on(
     devices: Vec<Box<dyn Device>>,
     options: &PoolOptions,

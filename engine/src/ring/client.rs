@@ -55,11 +55,19 @@ impl Client {
     ///
     /// # Errors
     /// When the descriptor holds no ring that this program can speak, or one with a client.
+    #[cfg_attr(
+        not(any(test, feature = "internals")),
+        expect(dead_code, reason = "only tests have the ends of a ring in two processes today")
+    )]
     pub fn attach(memfd: OwnedFd) -> Result<Client, Error> {
         Ok(Client::new(Arc::new(Mapping::attach(memfd)?), 0))
     }
 
     /// The ring's sizes.
+    #[cfg_attr(
+        not(any(test, feature = "internals")),
+        expect(dead_code, reason = "only tests have the ends of a ring in two processes today")
+    )]
     pub fn sizes(&self) -> RingSizes {
         self.mapping.sizes()
     }
@@ -79,6 +87,7 @@ impl Client {
     }
 
     /// How many entries [`Client::submit`] would accept now.
+    #[cfg(any(test, feature = "internals"))]
     pub fn free_slots(&mut self) -> u32 {
         self.see_submit_head();
         self.free_slots_seen()
@@ -86,6 +95,7 @@ impl Client {
 
     /// Puts entries on the ring, in order, as many as fit; the engine sees all of them at once.
     /// A full ring is a value: peek completions, then submit the rest.
+    #[cfg(any(test, feature = "internals"))]
     pub fn submit(&mut self, entries: &[SubmitEntry]) -> SubmitOutcome {
         self.submit_each(entries, |entry| entry)
     }
@@ -141,6 +151,7 @@ impl Client {
     /// Says that the caller is about to wait for completions. True: do not wait, there are some, or
     /// the ring is no longer open. False: wait until the engine's signal, then call
     /// [`Client::finish_wait`].
+    #[cfg(any(test, feature = "internals"))]
     #[must_use = "waiting although completions are there may last for ever"]
     pub fn prepare_wait(&mut self) -> bool {
         let look_again = self.begin_wait();

@@ -59,11 +59,19 @@ impl Engine {
     ///
     /// # Errors
     /// When the memory cannot be had.
+    #[cfg_attr(
+        not(any(test, feature = "internals")),
+        expect(dead_code, reason = "only tests have the ends of a ring in two processes today")
+    )]
     pub fn create(sizes: RingSizes) -> Result<Engine, Error> {
         Ok(Engine::new(Arc::new(Mapping::create(sizes, 0)?), 0))
     }
 
     /// The descriptor to send to the client; its size is sealed.
+    #[cfg_attr(
+        not(any(test, feature = "internals")),
+        expect(dead_code, reason = "only tests have the ends of a ring in two processes today")
+    )]
     pub fn memfd(&self) -> BorrowedFd<'_> {
         self.mapping.memfd()
     }
@@ -74,6 +82,7 @@ impl Engine {
     }
 
     /// Requests taken and not yet completed.
+    #[cfg(any(test, feature = "internals"))]
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }

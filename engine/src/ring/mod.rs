@@ -44,10 +44,16 @@ mod loom_tests;
 mod tests;
 
 pub use client::{Client, SubmitOutcome};
-pub use engine::{Engine, Poisoned};
-pub use entry::{CompleteEntry, Opcode, RejectCode, Request, SubmitEntry, Transfer};
+pub use engine::Engine;
+#[cfg(any(test, feature = "internals"))]
+pub use engine::Poisoned;
+#[cfg(any(test, feature = "internals"))]
+pub use entry::RejectCode;
+pub use entry::{CompleteEntry, Opcode, Request, SubmitEntry, Transfer};
 pub use event::Event;
-pub use layout::{MAX_COMPLETE_ENTRIES, MAX_SUBMIT_ENTRIES, RingSizes, RingState};
+#[cfg(any(test, feature = "internals"))]
+pub use layout::{MAX_COMPLETE_ENTRIES, MAX_SUBMIT_ENTRIES};
+pub use layout::{RingSizes, RingState};
 
 use std::sync::Arc;
 

@@ -214,7 +214,7 @@ impl State {
     }
 
     /// Free blocks of the metadata area.
-    #[cfg(any(test, feature = "crash-explorer"))]
+    #[cfg(any(test, feature = "internals"))]
     pub(crate) fn free_meta_blocks(&self) -> u64 {
         self.meta.free()
     }

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::engine::IoError;
 use super::engine::device::sim::SimRng;
 use super::engine::device::{Command, Completion, Device, DmaSlice, Operation, SubmitError};
+use super::engine::error::IoError;
 use super::engine::memory::{HugePages, Region};
 
 /// No command of a test takes longer.

@@ -4,9 +4,9 @@ use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::process::Command;
 
-use stanchion_engine::device::spdk::inject::Injector;
-use stanchion_engine::device::{self, spdk};
-use stanchion_engine::{Pool, PoolOptions};
+use stanchion_testing::internals::device::spdk::inject::Injector;
+use stanchion_testing::internals::device::{self, spdk};
+use stanchion_testing::{Pool, PoolOptions};
 
 use super::kept::{Kept, fill, make_room};
 use super::target::Target;

@@ -5,8 +5,8 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
-use stanchion_engine::address::DriveAddress;
-use stanchion_engine::{CheckpointName, Error, FormatOptions, Pool, PoolOptions, format_pool};
+use stanchion_testing::DriveAddress;
+use stanchion_testing::{CheckpointName, Error, FormatOptions, Pool, PoolOptions, format_pool};
 
 use super::{Pattern, restore, save};
 

@@ -14,18 +14,19 @@ pub mod kept;
 #[allow(unsafe_code)]
 pub mod target;
 
-use stanchion_engine as engine;
+use stanchion_testing::internals as engine;
 
 use std::time::Duration;
 
-use stanchion_engine::address::DriveAddress;
-use stanchion_engine::device::Device;
-use stanchion_engine::device::sim::{SimConfig, SimDrive};
-use stanchion_engine::memory::HugePages;
-use stanchion_engine::ring::{CompleteEntry, SubmitEntry, Transfer, codes};
-use stanchion_engine::{
+use stanchion_testing::DriveAddress;
+use stanchion_testing::HugePages;
+use stanchion_testing::internals::device::Device;
+use stanchion_testing::internals::device::sim::{SimConfig, SimDrive};
+use stanchion_testing::internals::format_pool_on;
+use stanchion_testing::internals::ring::{CompleteEntry, SubmitEntry, Transfer, codes};
+use stanchion_testing::{
     CheckpointName, CheckpointSpec, Error, FormatOptions, Pool, PoolMode, PoolOptions,
-    SessionOptions, format_pool, format_pool_on,
+    SessionOptions, format_pool,
 };
 
 /// Drives of one kind.

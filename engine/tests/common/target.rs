@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use stanchion_engine::address::DriveAddress;
+use stanchion_testing::DriveAddress;
 
 /// A running target; ended when dropped.
 pub struct Target {

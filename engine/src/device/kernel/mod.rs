@@ -19,4 +19,6 @@ mod transfer;
 mod uring;
 
 pub use file::{DirectIo, create_file, direct_io};
-pub use open::{IO_METHOD_VARIABLE, open, try_io_uring};
+#[cfg(any(test, feature = "internals"))]
+pub use open::IO_METHOD_VARIABLE;
+pub use open::{open, try_io_uring};

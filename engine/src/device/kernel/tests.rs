@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use super::open::{IoMethod, open_with};
 use super::*;
-use crate as engine;
 use crate::device::{OpenMode, Operation, SubmitError};
 use crate::error::{Error, IoError};
 use crate::host::test_tools::{LoopDevice, Mounted, tool};
+use crate::internals as engine;
 use crate::limits::{BLOCK_BYTES, MAX_QUEUE_DEPTH};
 use crate::memory::{HugePages, Region};
 

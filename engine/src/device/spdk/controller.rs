@@ -392,6 +392,7 @@ impl QueuePair {
     }
 
     /// Has SPDK fail the next commands with this opcode; held back for `hold` if that is given.
+    #[cfg(any(test, feature = "internals"))]
     pub(super) fn inject(&self, opcode: u8, hold: Option<Duration>, count: u32, sct: u8, sc: u8) {
         let hold_us = hold.map_or(0, |hold| hold.as_micros() as u64);
         let controller = self.controller.lock();
@@ -412,6 +413,7 @@ impl QueuePair {
     }
 
     /// Ends what [`QueuePair::inject`] began.
+    #[cfg(any(test, feature = "internals"))]
     pub(super) fn remove_injected(&self, opcode: u8) {
         let controller = self.controller.lock();
         // SAFETY: a connected controller, under its lock, and a queue pair of this thread.

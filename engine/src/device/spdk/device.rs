@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::controller::{Controller, Namespace, QueuePair};
+#[cfg(any(test, feature = "internals"))]
+use super::inject;
 use super::namespace::{drive_info, supported_split};
-use super::registration::{self, Registration};
+use super::registration::Registration;
 use super::slots::Slots;
 use super::split::Split;
-use super::{environment, fence, inject};
+use super::{environment, fence};
 use crate::address::{DriveAddress, function_of_transport_id};
 use crate::device::check::check;
 use crate::device::health_log::HealthLog;
@@ -40,17 +42,19 @@ static UNACCOUNTED: AtomicU64 = AtomicU64::new(0);
 
 /// Requests that SPDK took and never completed, over all drives that this process has closed or
 /// lost. Anything but 0 is a fault of the driver: what they named is kept and never used again.
+#[cfg(any(test, feature = "internals"))]
 pub fn unaccounted_requests() -> u64 {
     UNACCOUNTED.load(Ordering::Acquire)
 }
 
 /// Regions of memory that are registered with SPDK now: 0 when every device and session is closed.
+#[cfg(any(test, feature = "internals"))]
 pub fn registered_regions() -> usize {
-    registration::count()
+    super::registration::count()
 }
 
 /// As [`crate::device::open`], with a way to make the device's commands fail.
-#[doc(hidden)]
+#[cfg(any(test, feature = "internals"))]
 pub fn open_with_injector(
     address: &DriveAddress,
     queue_depth: u32,
@@ -142,6 +146,7 @@ fn open_device(
         tended: Instant::now(),
         lost: false,
         info,
+        #[cfg(any(test, feature = "internals"))]
         injector: None,
         lock,
     })
@@ -206,6 +211,7 @@ struct SpdkDevice {
     lost: bool,
     info: DriveInfo,
     /// In tests.
+    #[cfg(any(test, feature = "internals"))]
     injector: Option<inject::Injector>,
     lock: DriveLock,
 }
@@ -280,6 +286,7 @@ impl SpdkDevice {
     /// Everything that is due: completions, what could not be sent before, the controller.
     fn work(&mut self) {
         let Some(queue) = &self.queue else { return };
+        #[cfg(any(test, feature = "internals"))]
         if let Some(injector) = &self.injector {
             injector.apply(queue);
         }

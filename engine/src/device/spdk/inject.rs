@@ -55,6 +55,7 @@ impl Injector {
     ///
     /// # Panics
     /// When nobody polls it.
+    #[cfg(any(test, feature = "internals"))]
     pub fn set(&self, fault: Fault) {
         let Waiting { any, faults } = &*self.0;
         faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);

@@ -15,8 +15,9 @@ mod controller;
 mod device;
 mod environment;
 mod fence;
-#[doc(hidden)]
+#[cfg(any(test, feature = "internals"))]
 pub mod inject;
+#[cfg(any(test, feature = "internals"))]
 mod list;
 mod namespace;
 mod pcie;
@@ -25,7 +26,10 @@ mod slots;
 mod split;
 mod watchdog;
 
+#[cfg(any(test, feature = "internals"))]
 pub use device::{TIMEOUT_VARIABLE, open_with_injector, registered_regions, unaccounted_requests};
 pub(crate) use device::{open, read_health_log};
+#[cfg(any(test, feature = "internals"))]
 pub use environment::MEMORY_VARIABLE;
+#[cfg(any(test, feature = "internals"))]
 pub use list::{PcieDrive, list_pcie};

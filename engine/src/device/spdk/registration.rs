@@ -51,6 +51,7 @@ impl Registration {
 }
 
 /// Regions that SPDK knows now.
+#[cfg(any(test, feature = "internals"))]
 pub(super) fn count() -> usize {
     let counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
     counts.as_ref().map_or(0, HashMap::len)
