@@ -10,7 +10,7 @@ use super::check::{read_tables, same_names};
 use super::explorer::{Explorer, Watched};
 use super::lab::{Base, CHUNK_BYTES, open_pool};
 use super::model::{Contents, Stored};
-use super::trainer::{Begun, Meanwhile, Order, write_chunks};
+use super::trainer::{Begun, Meanwhile, Save, write_chunks};
 use crate::commit::{self, Committer, Ended};
 use crate::device::DriveInfo;
 use crate::device::sim::{SimDrive, SimRng};
@@ -161,10 +161,10 @@ impl<'a> Live<'a> {
 
     fn save_meanwhile(&mut self) -> Result<bool, Stop> {
         let Some(begun) = self.begin(&[SMALL_BYTES])? else { return Ok(false) };
-        let order = self.order(&[SMALL_BYTES]);
+        let save = self.next_save(&[SMALL_BYTES]);
         // A commit has four batches; each of them has its turn.
-        let after_batches = order.step % 4;
-        self.meanwhile = Some(Meanwhile { after_batches, order, begun: None });
+        let after_batches = save.step % 4;
+        self.meanwhile = Some(Meanwhile { after_batches, save, begun: None });
         let both = self.waiting.take().into_iter().chain([begun]).collect();
         let ended = self.commit(both);
         match self.meanwhile.take().and_then(|meanwhile| meanwhile.begun) {
@@ -177,10 +177,10 @@ impl<'a> Live<'a> {
 
     /// Reserves and writes a checkpoint.
     fn begin(&mut self, lengths_bytes: &[u64]) -> Result<Option<Begun>, Stop> {
-        let order = self.order(lengths_bytes);
+        let save = self.next_save(lengths_bytes);
         let mut number = None;
         for participant in 0..lengths_bytes.len() {
-            match self.join(&order, participant as u32)? {
+            match self.join(&save, participant as u32)? {
                 Some(joined) => number = Some(joined),
                 None => {
                     if let Some(number) = number {
@@ -192,24 +192,24 @@ impl<'a> Live<'a> {
         }
         let Some(number) = number else { return Ok(None) };
         let mut watched = Watched { drives: &mut self.drives, explorer: &mut self.explorer };
-        let written = write_chunks(&mut watched, &self.state, number, &order);
+        let written = write_chunks(&mut watched, &self.state, number, &save);
         if written.is_err() {
             self.give_up(number, lengths_bytes.len());
         }
         self.stopped()?;
-        Ok(Some(Begun { number, order, sums: written? }))
+        Ok(Some(Begun { number, save, sums: written? }))
     }
 
-    fn order(&mut self, lengths_bytes: &[u64]) -> Order {
+    fn next_save(&mut self, lengths_bytes: &[u64]) -> Save {
         let step = self.next_step;
         self.next_step += 1;
-        Order { step, lengths_bytes: lengths_bytes.to_vec() }
+        Save { step, lengths_bytes: lengths_bytes.to_vec() }
     }
 
     /// Lets a participant join; `None` when there is no room even after an empty commit.
-    fn join(&mut self, order: &Order, participant: u32) -> Result<Option<u64>, Stop> {
+    fn join(&mut self, save: &Save, participant: u32) -> Result<Option<u64>, Stop> {
         let state = Rc::clone(&self.state);
-        match commit::begin(&*state, &order.spec(participant), order.id(), || self.reclaim()) {
+        match commit::begin(&*state, &save.spec(participant), save.id(), || self.reclaim()) {
             Ok(number) => Ok(Some(number)),
             Err(Stop::Refused(
                 Error::NoSpace { .. } | Error::NoMetadataSpace | Error::TooMany { .. },
@@ -231,11 +231,11 @@ impl<'a> Live<'a> {
                 let last = participant as usize + 1 == begun.sums.len();
                 let wanted = if last { Readiness::Ready } else { Readiness::Waiting };
                 if progress != wanted {
-                    let name = begun.order.name();
+                    let name = begun.save.name();
                     return Err(Stop::Violation(format!("{name}: {progress:?}")));
                 }
             }
-            contents.insert(begun.order.name(), begun.order.stored());
+            contents.insert(begun.save.name(), begun.save.stored());
         }
         let numbers: Vec<u64> = begun.iter().map(|begun| begun.number).collect();
         let sums = |number: u64, participant: u32| {

@@ -19,17 +19,17 @@ use crate::name::CheckpointName;
 use crate::state::{CheckpointSpec, ChunkPlace, State};
 use crate::units::Location;
 
-/// So many times a chunk goes elsewhere, as in a reactor.
+/// How often a chunk goes elsewhere at most, as in a reactor.
 const MAX_MOVES: usize = 8;
 
 /// What a trainer saves: one segment for each length.
 #[derive(Clone, Debug)]
-pub(super) struct Order {
+pub(super) struct Save {
     pub(super) step: u64,
     pub(super) lengths_bytes: Vec<u64>,
 }
 
-impl Order {
+impl Save {
     pub(super) fn name(&self) -> CheckpointName {
         CheckpointName { name: "c".into(), step: self.step }
     }
@@ -56,7 +56,7 @@ impl Order {
 /// A checkpoint that is written and not committed.
 pub(super) struct Begun {
     pub(super) number: u64,
-    pub(super) order: Order,
+    pub(super) save: Save,
     /// By participant: the checksum of each chunk.
     pub(super) sums: Vec<Vec<u64>>,
 }
@@ -74,9 +74,9 @@ pub(super) fn write_chunks(
     drives: &mut dyn Drives,
     state: &Rc<RefCell<State>>,
     number: u64,
-    order: &Order,
+    save: &Save,
 ) -> Result<Vec<Vec<u64>>, Error> {
-    let (sums, writes) = chunks(&state.borrow(), number, order);
+    let (sums, writes) = chunks(&state.borrow(), number, save);
     let layout = state.borrow().label().layout.clone();
     let command = |write: &'_ Write| (write.at.drive, layout.slot_offset(write.at.slot));
     let mut pending = writes;
@@ -115,15 +115,15 @@ pub(super) fn write_chunks(
     Ok(sums)
 }
 
-fn chunks(state: &State, number: u64, order: &Order) -> (Vec<Vec<u64>>, Vec<Write>) {
+fn chunks(state: &State, number: u64, save: &Save) -> (Vec<Vec<u64>>, Vec<Write>) {
     let mut sums = Vec::new();
     let mut writes = Vec::new();
-    for (participant, len_bytes) in (0..).zip(&order.lengths_bytes) {
+    for (participant, len_bytes) in (0..).zip(&save.lengths_bytes) {
         let mut of_segment = Vec::new();
         let copies = state.copies_of(number, participant).unwrap_or_default();
         for (chunk, copies) in (0..).zip(copies) {
             let len_bytes = CHUNK_BYTES.min(len_bytes - chunk * CHUNK_BYTES) as usize;
-            let mut bytes = chunk_bytes(order.step, participant, chunk, len_bytes);
+            let mut bytes = chunk_bytes(save.step, participant, chunk, len_bytes);
             of_segment.push(crc64(&bytes));
             bytes.resize(len_bytes.next_multiple_of(BLOCK_BYTES as usize), 0);
             writes.extend(copies.iter().zip([false, true]).map(|(at, second)| {
@@ -140,7 +140,7 @@ fn chunks(state: &State, number: u64, order: &Order) -> (Vec<Vec<u64>>, Vec<Writ
 pub(super) struct Meanwhile {
     /// Batches of the commit that it waits for.
     pub(super) after_batches: u64,
-    pub(super) order: Order,
+    pub(super) save: Save,
     /// What came of it: `None` when there was no room, the number of what could not be written.
     pub(super) begun: Option<Result<Begun, u64>>,
 }
@@ -155,14 +155,14 @@ impl Meanwhile {
         if self.begun.is_some() {
             return;
         }
-        let Meanwhile { order, .. } = self;
+        let Meanwhile { save, .. } = self;
         // Who would reclaim is busy.
         let no_room = || Err(Error::NoMetadataSpace);
-        let Ok(number) = commit::begin(&**state, &order.spec(0), order.id(), no_room) else {
+        let Ok(number) = commit::begin(&**state, &save.spec(0), save.id(), no_room) else {
             return;
         };
-        let sums = write_chunks(drives, state, number, order);
-        let order = order.clone();
-        self.begun = Some(sums.map(|sums| Begun { number, order, sums }).map_err(|_| number));
+        let sums = write_chunks(drives, state, number, save);
+        let save = save.clone();
+        self.begun = Some(sums.map(|sums| Begun { number, save, sums }).map_err(|_| number));
     }
 }
