@@ -104,8 +104,9 @@ struct Run {
 }
 
 impl Run {
-    fn end(&self) -> u64 {
-        self.address.as_ptr() as u64 + (self.segment.end - self.segment.start)
+    /// The address behind it; none where there is no such memory.
+    fn end(&self) -> Option<u64> {
+        (self.address.as_ptr() as u64).checked_add(self.segment.end - self.segment.start)
     }
 }
 
@@ -116,7 +117,7 @@ fn join(shards: &[(Shard, Option<NonNull<u8>>)]) -> Vec<Run> {
         let Some(address) = *address else { continue };
         let end = shard.offset_bytes + shard.len_bytes;
         match runs.last_mut() {
-            Some(run) if run.end() == address.as_ptr() as u64 => run.segment.end = end,
+            Some(run) if run.end() == Some(address.as_ptr() as u64) => run.segment.end = end,
             _ => runs.push(Run { segment: shard.offset_bytes..end, address }),
         }
     }

@@ -266,6 +266,10 @@ static void options_of_save(void)
     ERR(EINVAL, stn_save(pool, &opts)); /* together longer than any number */
     shards[1].len_bytes = UINT64_MAX - 10;
     ERR(EINVAL, stn_save(pool, &opts));
+    shards[0].len_bytes = UINT64_MAX - sizeof(bytes);
+    shards[1].len_bytes = sizeof(bytes);
+    ERR(EINVAL, stn_save(pool, &opts));
+    shards[0].len_bytes = 10;
     shards[1].len_bytes = MIB * MIB * 512;
     ERR(ENOSPC, stn_save(pool, &opts)); /* the bytes are not looked at */
     shards[1].len_bytes = sizeof(bytes);
