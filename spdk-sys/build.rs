@@ -2,6 +2,9 @@
 //!
 //! SPDK is looked for where `PKG_CONFIG_PATH` says; when that is not set, also in the prefix that
 //! `scripts/install-spdk` installs to.
+//!
+//! Without SPDK the bindings are made all the same, so that `cargo check` and editors work. What is linked then names a
+//! library that does not exist, whose name says what to run: no program is ever built with a stub.
 
 #[path = "link_flags.rs"]
 mod link_flags;
@@ -25,15 +28,18 @@ fn main() {
         println!("cargo::rerun-if-changed={file}");
     }
 
+    println!("cargo::rustc-check-cfg=cfg(without_bindings)");
     // Asked first because only this form says which module is missing.
-    pkg_config(&[&["--print-errors", "--exists"], &MODULES[..]].concat());
-    let module_dir = pkg_config(&["--variable=pcfiledir", "spdk_nvme"]);
+    if let Err(reason) = pkg_config(&[&["--print-errors", "--exists"], &MODULES[..]].concat()) {
+        return stand_in(&reason);
+    }
+    let module_dir = required(&["--variable=pcfiledir", "spdk_nvme"]);
     println!(
         "cargo::rerun-if-changed={}",
         Path::new(module_dir.trim()).join("spdk_nvme.pc").display()
     );
-    let libs = pkg_config(&[&["--static", "--libs"], &MODULES[..]].concat());
-    let cflags = pkg_config(&[&["--cflags"], &MODULES[..]].concat());
+    let libs = required(&[&["--static", "--libs"], &MODULES[..]].concat());
+    let cflags = required(&[&["--cflags"], &MODULES[..]].concat());
 
     // The shim before SPDK: it refers to SPDK's symbols.
     compile_shim(&cflags);
@@ -41,29 +47,49 @@ fn main() {
     bind();
 }
 
-/// Runs pkg-config; a failure ends the build with one line that says what to run.
-fn pkg_config(arguments: &[&str]) -> String {
+/// What is linked where SPDK is not: the linker says that it cannot find it.
+const MISSING: &str = "SPDK-is-not-installed--run-scripts-install-spdk";
+
+/// Bindings without SPDK, for `cargo check`; nothing that needs them can be linked.
+fn stand_in(reason: &str) {
+    println!(
+        "cargo::warning=SPDK not found, so this can be checked but not linked: run scripts/install-spdk, or set \
+         PKG_CONFIG_PATH to the directory that holds spdk_nvme.pc ({reason})"
+    );
+    println!("cargo::rustc-link-lib=dylib={MISSING}");
+    // bindgen panics where libclang is missing as well, as on a machine that never had SPDK.
+    if std::panic::catch_unwind(bind).is_err() {
+        println!("cargo::warning=no bindings of shim.h either: apt-get install libclang-dev");
+        println!("cargo::rustc-cfg=without_bindings");
+    }
+}
+
+/// As `pkg_config`; a failure ends the build with one line that says what to run.
+fn required(arguments: &[&str]) -> String {
+    pkg_config(arguments).unwrap_or_else(|reason| {
+        println!("cargo::error=SPDK is not whole: run scripts/install-spdk ({reason})");
+        exit(1);
+    })
+}
+
+/// Runs pkg-config; the first line of its complaint where it fails.
+fn pkg_config(arguments: &[&str]) -> Result<String, String> {
     let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     let mut command = Command::new(&program);
     command.args(arguments);
     if env::var_os("PKG_CONFIG_PATH").is_none() {
         command.env("PKG_CONFIG_PATH", DEFAULT_PKG_CONFIG_PATH);
     }
-    let reason = match command.output() {
+    match command.output() {
         Ok(output) if output.status.success() => {
-            return String::from_utf8_lossy(&output.stdout).into_owned();
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         }
         Ok(output) => {
             let complaint = String::from_utf8_lossy(&output.stderr);
-            complaint.lines().next().unwrap_or("no reason given").to_owned()
+            Err(complaint.lines().next().unwrap_or("no reason given").to_owned())
         }
-        Err(error) => format!("cannot run {}: {error}", program.display()),
-    };
-    println!(
-        "cargo::error=SPDK not found: run scripts/install-spdk, or set PKG_CONFIG_PATH to the directory that holds \
-         spdk_nvme.pc ({reason})"
-    );
-    exit(1);
+        Err(error) => Err(format!("cannot run {}: {error}", program.display())),
+    }
 }
 
 fn compile_shim(cflags: &str) {

@@ -8,6 +8,7 @@
 
 #![allow(non_camel_case_types)]
 
+#[cfg(not(without_bindings))]
 include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 
 // The build script's parser, for its unit tests.

@@ -3,6 +3,8 @@
 //! Starts targets of its own, and is skipped, with a message, where that cannot be. Only a drive with the serial number of such
 //! a target is accepted. SPDK initialises once per process, so this is one test in a binary of its own.
 
+#![cfg(not(without_bindings))]
+
 mod drive;
 
 use std::ffi::CStr;
