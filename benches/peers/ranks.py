@@ -8,7 +8,6 @@ before each restore; ours never is in there. Ours and the peers take turns.
 """
 import argparse
 import concurrent.futures
-import ctypes
 import json
 import multiprocessing
 import os

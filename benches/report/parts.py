@@ -3,7 +3,7 @@ import json
 import statistics
 
 from .compare import Row, percentile, row_of_ratios, rows_of_rounds
-from .tools import MIB, run
+from .tools import run
 
 
 def commits(plan):

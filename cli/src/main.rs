@@ -15,6 +15,7 @@ mod ladder;
 mod list;
 mod log;
 mod output;
+mod pages;
 mod plan;
 mod progress;
 mod restore;
@@ -26,8 +27,8 @@ mod version;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser as _};
 
 use crate::args::{Cli, Command};
 use crate::exit::Failure;
@@ -35,6 +36,9 @@ use crate::interrupt::Interrupt;
 use crate::output::Output;
 
 fn main() -> ExitCode {
+    if let Some(code) = pages::made_if_asked(Cli::command) {
+        return code;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return told_by_clap(&error),

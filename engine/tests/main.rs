@@ -10,6 +10,7 @@ mod drive_conditions;
 mod kernel_faults;
 mod mirror;
 mod moved_chunks;
+mod repository;
 mod resource_limits;
 mod save_restore;
 mod session;

@@ -8,14 +8,26 @@ import subprocess
 import sys
 
 
-def artifacts(arguments, **options):
-    """Cargo's messages about what it built. SystemExit when it fails, after cargo has said why on standard error."""
-    command = ["cargo", *arguments, "--message-format=json-render-diagnostics"]
+def messages(arguments, **options):
+    """Runs cargo, which is asked for JSON messages, and gives them. SystemExit when it fails, after cargo has said why."""
+    # The crates are those of Cargo.lock, always.
+    locked = [] if "--locked" in arguments else ["--locked"]
+    command = ["cargo", arguments[0], *locked, *arguments[1:]]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, **options)
+    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    # With --message-format=json cargo leaves it to its caller to show them.
+    for message in (message["message"] for message in said if message["reason"] == "compiler-message"):
+        if message["level"] in ("error", "warning"):
+            print(message["rendered"], file=sys.stderr)
     if done.returncode != 0:
         raise SystemExit(f"the build failed (exit code {done.returncode}): {' '.join(command)}")
-    messages = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
-    return [message for message in messages if message["reason"] == "compiler-artifact"]
+    return said
+
+
+def artifacts(arguments, **options):
+    """Cargo's messages about what it built."""
+    said = messages([*arguments, "--message-format=json-render-diagnostics"], **options)
+    return [message for message in said if message["reason"] == "compiler-artifact"]
 
 
 def executable(messages, name):

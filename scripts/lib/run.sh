@@ -43,3 +43,14 @@ need_packages() {
     apt-get -o DPkg::Lock::Timeout=600 update -qq
     DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
+
+# A cargo subcommand of exactly this version, as `cargo NAME`; built into the target folder where the user's own is another.
+need_crate() {
+    local name=$1 version=$2 tools
+    tools=$(python3 -B -c 'import sys; sys.path.insert(0, sys.argv[1]); import built; print(built.target_directory("."))' "$scripts/lib")/tools/$name
+    [[ "$(cargo "$name" --version 2>/dev/null) " != "cargo-$name $version "* ]] || return 0
+    export PATH=$tools/bin:$PATH
+    [[ "$(cargo "$name" --version 2>/dev/null) " != "cargo-$name $version "* ]] || return 0
+    echo "building cargo-$name $version, once"
+    cargo install --locked --quiet --root "$tools" --version "$version" "cargo-$name"
+}

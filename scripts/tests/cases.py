@@ -10,6 +10,8 @@ import time
 
 from harness import (PREFIX, SCRIPTS, SIGNALS, Skipped, expect, expect_end, expect_nothing_left, exit_code, need_root, need_spdk,
                      run_library)
+from install_cases import (an_uninstall_removes_what_was_installed_and_nothing_else, install_refuses_what_it_cannot_do,
+                           two_builds_in_two_folders_are_the_same_bytes)
 
 TARGET = SCRIPTS / "nvmf-target"
 HOARDER = SCRIPTS / "tests" / "hoarder"
@@ -483,9 +485,10 @@ QUICK = (
     clean_removes_folders_of_older_versions, clean_removes_lock_files_that_nobody_holds, runs_that_meet_give_back_their_own_huge_pages, nohup_is_heeded, a_run_without_root_leaves_nothing, make_workload_writes_all_or_nothing,
     a_target_ends_with_its_owner_and_no_other, an_owner_that_is_dead_is_an_error, a_target_ends_with_its_keeper,
     a_target_admits_the_named_host_only, targets_refuse_what_they_cannot_do, output_is_read_in_one_language, what_is_missing_is_named,
+    an_uninstall_removes_what_was_installed_and_nothing_else, install_refuses_what_it_cannot_do,
 )
 ALL = (
     *QUICK, a_signal_ends_a_build_at_once, a_target_whose_start_is_killed_is_not_left, a_frozen_target_is_stopped,
     clean_ends_a_target_of_an_older_version, a_target_on_files_keeps_them, a_build_that_fails_is_not_a_finding,
-    valgrind_that_fails_is_heard,
+    valgrind_that_fails_is_heard, two_builds_in_two_folders_are_the_same_bytes,
 )
