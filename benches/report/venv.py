@@ -63,9 +63,10 @@ def environment():
     install_debian()
     shutil.rmtree(root, ignore_errors=True)
     venv.create(root, with_pip=True)
-    pip = [made.python, "-m", "pip", "install", "--quiet", "--no-cache-dir"]
+    pip = [made.python, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--only-binary", ":all:"]
     run([*pip, *PACKAGES])
-    run([*pip, "--no-build-isolation", DEEPSPEED], env=made.variables)
+    # It comes as source only.
+    run([*pip, "--no-binary", "deepspeed", "--no-build-isolation", DEEPSPEED], env=made.variables)
     run([made.python, "-c", BUILD_OP], env=made.variables)
     stamp.write_text(packages)
     return made
