@@ -222,7 +222,8 @@ def make_workload_writes_all_or_nothing(scratch):
         process.send_signal(SIGNALS[name])
         process.wait(10)
         expect(exit_code(process) == 128 + SIGNALS[name], f"{name}: exit code {exit_code(process)}")
-        expect(pathlib.Path(file).read_bytes() == before and os.listdir(scratch.folder) == ["file"], f"{name}: {os.listdir(scratch.folder)}")
+        there = os.listdir(scratch.folder)
+        expect(pathlib.Path(file).read_bytes() == before and there == ["file"], f"{name}: {there}")
     expect_end(scratch.run(SCRIPTS / "make-workload", scratch.path("no/folder")), 1, "make-workload: ")
     os.unlink(file)
     expect_nothing_left(scratch)
@@ -302,6 +303,21 @@ def a_target_ends_with_its_keeper(scratch):
     wait_for_end(scratch, "t", 1)
     start_target(scratch, "t")
     expect_end(scratch.run(TARGET, "stop", "--run-dir", scratch.path("t")), 0, "has ended")
+    expect_nothing_left(scratch)
+
+
+def a_target_that_was_killed_starts_again(scratch):
+    """At once, whatever the keeper of the first one is doing."""
+    need_spdk()
+    address, _ = start_target(scratch, "t")
+    for _ in range(5):
+        os.kill(int(run_library.read(scratch.path("t/pid"))), signal.SIGKILL)
+        options = ["--port", address["trsvcid"], "--host-nqn", address["hostnqn"]]
+        again, _ = start_target(scratch, "t", *options)
+        expect(again == address, f"{again}, not {address}")
+        time.sleep(0.3)
+        expect(is_running(scratch, "t"), "the keeper of the first one took away the second")
+    scratch.run(TARGET, "stop", "--run-dir", scratch.path("t"))
     expect_nothing_left(scratch)
 
 
@@ -478,14 +494,34 @@ def valgrind_that_fails_is_heard(scratch):
 
 
 QUICK = (
-    demo_leaves_the_folder_that_was_there, bench_leaves_the_folder_that_was_there, a_folder_that_is_not_a_runs_is_not_removed,
-    a_run_leaves_nothing, a_run_that_is_killed_while_it_starts_leaves_nothing, clean_removes_what_a_killed_watcher_left,
-    clean_removes_folders_of_older_versions, clean_removes_lock_files_that_nobody_holds, runs_that_meet_give_back_their_own_huge_pages, nohup_is_heeded, a_run_without_root_leaves_nothing, make_workload_writes_all_or_nothing,
-    a_target_ends_with_its_owner_and_no_other, an_owner_that_is_dead_is_an_error, a_target_ends_with_its_keeper,
-    a_target_admits_the_named_host_only, targets_refuse_what_they_cannot_do, output_is_read_in_one_language, what_is_missing_is_named,
+    demo_leaves_the_folder_that_was_there,
+    bench_leaves_the_folder_that_was_there,
+    a_folder_that_is_not_a_runs_is_not_removed,
+    a_run_leaves_nothing,
+    a_run_that_is_killed_while_it_starts_leaves_nothing,
+    clean_removes_what_a_killed_watcher_left,
+    clean_removes_folders_of_older_versions,
+    clean_removes_lock_files_that_nobody_holds,
+    runs_that_meet_give_back_their_own_huge_pages,
+    nohup_is_heeded,
+    a_run_without_root_leaves_nothing,
+    make_workload_writes_all_or_nothing,
+    a_target_ends_with_its_owner_and_no_other,
+    an_owner_that_is_dead_is_an_error,
+    a_target_ends_with_its_keeper,
+    a_target_admits_the_named_host_only,
+    targets_refuse_what_they_cannot_do,
+    output_is_read_in_one_language,
+    what_is_missing_is_named,
 )
 ALL = (
-    *QUICK, a_signal_ends_a_build_at_once, a_target_whose_start_is_killed_is_not_left, a_frozen_target_is_stopped,
-    clean_ends_a_target_of_an_older_version, a_target_on_files_keeps_them, a_build_that_fails_is_not_a_finding,
+    *QUICK,
+    a_signal_ends_a_build_at_once,
+    a_target_whose_start_is_killed_is_not_left,
+    a_target_that_was_killed_starts_again,
+    a_frozen_target_is_stopped,
+    clean_ends_a_target_of_an_older_version,
+    a_target_on_files_keeps_them,
+    a_build_that_fails_is_not_a_finding,
     valgrind_that_fails_is_heard,
 )
