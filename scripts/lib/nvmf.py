@@ -43,6 +43,13 @@ class Place:
         finally:
             os.close(lock)
 
+    def make(self):
+        """The folder, and a keeper that is just ending has ended: it would remove what a new one makes."""
+        keeper = self.keeper()
+        if keeper and not self.target():
+            has_ended(keeper[1], END_SECONDS)
+        self.folder.mkdir(parents=True, exist_ok=True)
+
     def process(self, file, mark):
         """A pidfd of the process that a file names, if its command line has this word: a pid may be another's by now."""
         try:
@@ -74,17 +81,18 @@ class Place:
 
     def remove_remains(self):
         """What a target left behind. Its huge pages are unlinked, so they went with it."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             pathlib.Path(f"/dev/shm/nvmf_trace.pid{int(self.pid_file.read_text())}").unlink()
-        for file in (self.pid_file, self.keeper_file, self.addresses, self.socket, f"{self.socket}.lock"):
+        # The keeper's file last: until then a start waits for the keeper.
+        for file in (self.pid_file, self.addresses, self.socket, f"{self.socket}.lock", self.keeper_file):
             with contextlib.suppress(OSError):
                 os.unlink(file)
 
     def remove_all(self):
         """The log, too, and the folder unless it holds something else."""
-        self.remove_remains()
         with contextlib.suppress(OSError):
             self.log.unlink()
+        self.remove_remains()
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 

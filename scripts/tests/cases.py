@@ -72,7 +72,9 @@ def a_folder_that_is_not_a_runs_is_not_removed(scratch):
     record = run_library.runs_folder() / "forged-00000000"
     record.mkdir(parents=True)
     (record / "folder").write_text(str(theirs))
-    expect_end(scratch.run(SCRIPTS / "clean"), 0, "forged-00000000")
+    # Or the end of another run on this machine does it first.
+    expect_end(scratch.run(SCRIPTS / "clean"), 0)
+    expect(not record.exists(), "the record is still there")
     expect(listing(theirs) == ["file"], f"now: {listing(theirs)}")
     shutil.rmtree(theirs)
     expect_nothing_left(scratch)
@@ -110,23 +112,29 @@ def a_run_that_is_killed_while_it_starts_leaves_nothing(scratch):
 def clean_removes_what_a_killed_watcher_left(scratch):
     """The watcher, too: what can be left then are files, loop devices and huge pages, and no process."""
     need_root()
-    process = scratch.start(HOARDER, scratch.path("new"), 1000)
-    started(process, "ready")
-    # The watcher is the one in a session of its own.
-    name = str(SCRIPTS / "lib" / "run.py")
-    run_processes = [pid for pid, words in processes_of(name) if pid != process.pid and os.getsid(pid) == pid]
-    expect(len(run_processes) == 1, f"watchers: {run_processes}")
-    os.kill(run_processes[0], signal.SIGKILL)
-    process.kill()
-    process.wait()
-    time.sleep(0.5)
-    left = scratch.look()
+    for _ in range(5):
+        process = scratch.start(HOARDER, scratch.path("new"), 1000)
+        started(process, "ready")
+        # The watcher is the one in a session of its own.
+        name = str(SCRIPTS / "lib" / "run.py")
+        watchers = [pid for pid, words in processes_of(name) if pid != process.pid and os.getsid(pid) == pid]
+        expect(len(watchers) == 1, f"watchers: {watchers}")
+        os.kill(watchers[0], signal.SIGKILL)
+        process.kill()
+        process.wait()
+        time.sleep(0.5)
+        left = scratch.look()
+        _, dry = scratch.run(SCRIPTS / "clean", "--dry-run")
+        if "hoarder-" in dry and scratch.look() == left:
+            break
+        # The end of another run on this machine has cleaned it.
+        expect_nothing_left(scratch)
+    else:
+        raise Skipped("other runs clean everything at once")
     expect(left and not any(what.startswith("process") for what in left), f"left: {left}")
-    expect_end(scratch.run(SCRIPTS / "clean", "--dry-run"), 0, "hoarder-", "huge pages: asked")
-    expect(scratch.look() == left, "a dry run changed something")
-    expect_end(scratch.run(SCRIPTS / "clean"), 0, "hoarder-", "giving back 8 huge pages")
+    expect("huge pages: asked" in dry, dry)
+    expect_end(scratch.run(SCRIPTS / "clean"), 0)
     expect_nothing_left(scratch)
-    expect_end(scratch.run(SCRIPTS / "clean"), 0, "nothing was left")
 
 
 def processes_of(word):
@@ -151,11 +159,11 @@ def runs_that_meet_give_back_their_own_huge_pages(scratch):
 
 
 def a_signal_ends_a_build_at_once(scratch):
-    """TERM to the script alone; the build below it asks nobody."""
+    """A signal to the script alone, whatever the build below it does."""
     slow = pathlib.Path(scratch.path("rustc"))
     scripts = ["demo", "instructions", "crash-test", "kill-test"] + (["bench", "qemu-rig"] if os.geteuid() == 0 else [])
     for script in scripts:
-        for name in ("INT", "TERM", "HUP"):
+        for name in SIGNALS:
             slow.write_text("#!/bin/sh\ntouch \"$0.called\"\nexec sleep 1000\n")
             slow.chmod(0o755)
             process = scratch.start(SCRIPTS / script, environment={"RUSTC": str(slow)})
@@ -224,7 +232,8 @@ def make_workload_writes_all_or_nothing(scratch):
         process.send_signal(SIGNALS[name])
         process.wait(10)
         expect(exit_code(process) == 128 + SIGNALS[name], f"{name}: exit code {exit_code(process)}")
-        expect(pathlib.Path(file).read_bytes() == before and os.listdir(scratch.folder) == ["file"], f"{name}: {os.listdir(scratch.folder)}")
+        there = os.listdir(scratch.folder)
+        expect(pathlib.Path(file).read_bytes() == before and there == ["file"], f"{name}: {there}")
     expect_end(scratch.run(SCRIPTS / "make-workload", scratch.path("no/folder")), 1, "make-workload: ")
     os.unlink(file)
     expect_nothing_left(scratch)
@@ -304,6 +313,21 @@ def a_target_ends_with_its_keeper(scratch):
     wait_for_end(scratch, "t", 1)
     start_target(scratch, "t")
     expect_end(scratch.run(TARGET, "stop", "--run-dir", scratch.path("t")), 0, "has ended")
+    expect_nothing_left(scratch)
+
+
+def a_target_that_was_killed_starts_again(scratch):
+    """At once, whatever the keeper of the first one is doing."""
+    need_spdk()
+    address, _ = start_target(scratch, "t")
+    for _ in range(5):
+        os.kill(int(run_library.read(scratch.path("t/pid"))), signal.SIGKILL)
+        options = ["--port", address["trsvcid"], "--host-nqn", address["hostnqn"]]
+        again, _ = start_target(scratch, "t", *options)
+        expect(again == address, f"{again}, not {address}")
+        time.sleep(0.3)
+        expect(is_running(scratch, "t"), "the keeper of the first one took away the second")
+    scratch.run(TARGET, "stop", "--run-dir", scratch.path("t"))
     expect_nothing_left(scratch)
 
 
@@ -480,15 +504,37 @@ def valgrind_that_fails_is_heard(scratch):
 
 
 QUICK = (
-    demo_leaves_the_folder_that_was_there, bench_leaves_the_folder_that_was_there, a_folder_that_is_not_a_runs_is_not_removed,
-    a_run_leaves_nothing, a_run_that_is_killed_while_it_starts_leaves_nothing, clean_removes_what_a_killed_watcher_left,
-    clean_removes_folders_of_older_versions, clean_removes_lock_files_that_nobody_holds, runs_that_meet_give_back_their_own_huge_pages, nohup_is_heeded, a_run_without_root_leaves_nothing, make_workload_writes_all_or_nothing,
-    a_target_ends_with_its_owner_and_no_other, an_owner_that_is_dead_is_an_error, a_target_ends_with_its_keeper,
-    a_target_admits_the_named_host_only, targets_refuse_what_they_cannot_do, output_is_read_in_one_language, what_is_missing_is_named,
-    an_uninstall_removes_what_was_installed_and_nothing_else, install_refuses_what_it_cannot_do,
+    demo_leaves_the_folder_that_was_there,
+    bench_leaves_the_folder_that_was_there,
+    a_folder_that_is_not_a_runs_is_not_removed,
+    a_run_leaves_nothing,
+    a_run_that_is_killed_while_it_starts_leaves_nothing,
+    clean_removes_what_a_killed_watcher_left,
+    clean_removes_folders_of_older_versions,
+    clean_removes_lock_files_that_nobody_holds,
+    runs_that_meet_give_back_their_own_huge_pages,
+    nohup_is_heeded,
+    a_run_without_root_leaves_nothing,
+    make_workload_writes_all_or_nothing,
+    a_target_ends_with_its_owner_and_no_other,
+    an_owner_that_is_dead_is_an_error,
+    a_target_ends_with_its_keeper,
+    a_target_admits_the_named_host_only,
+    targets_refuse_what_they_cannot_do,
+    output_is_read_in_one_language,
+    what_is_missing_is_named,
+    an_uninstall_removes_what_was_installed_and_nothing_else,
+    install_refuses_what_it_cannot_do,
 )
 ALL = (
-    *QUICK, a_signal_ends_a_build_at_once, a_target_whose_start_is_killed_is_not_left, a_frozen_target_is_stopped,
-    clean_ends_a_target_of_an_older_version, a_target_on_files_keeps_them, a_build_that_fails_is_not_a_finding,
-    valgrind_that_fails_is_heard, two_builds_in_two_folders_are_the_same_bytes,
+    *QUICK,
+    a_signal_ends_a_build_at_once,
+    a_target_whose_start_is_killed_is_not_left,
+    a_target_that_was_killed_starts_again,
+    a_frozen_target_is_stopped,
+    clean_ends_a_target_of_an_older_version,
+    a_target_on_files_keeps_them,
+    a_build_that_fails_is_not_a_finding,
+    valgrind_that_fails_is_heard,
+    two_builds_in_two_folders_are_the_same_bytes,
 )
