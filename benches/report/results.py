@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of docs/performance/results.md, generated from a report.
 
 The page keeps its own prose. Only what stands between a pair of markers is replaced:

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The documents say what is so: every command and sample of README.md runs as it stands there, in
 //! order, and figures are those of the committed report.
 

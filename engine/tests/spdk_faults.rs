@@ -40,7 +40,7 @@ fn what_passes_is_outlived() {
 }
 
 #[test]
-fn a_bad_block_is_read_once_more_and_then_told() {
+fn a_bad_block_is_read_once_more_and_then_reported() {
     let Some(mut bench) = Bench::new(2) else { return };
     let (pool, injectors) = bench.open_faulty();
     bench.save(&pool, 8 * MIB);
