@@ -5,7 +5,7 @@
 //! session's port in its reactor, the regions that drives know, the handles, the teardown.
 //!
 //! - Between the halves pass entries and completions, through the ring, and the calls that `back`
-//!   lists. Neither half touches anything else of the other.
+//!   lists. All else of a half is private to it.
 //! - The front may be wrong or die at any time: the back counts for itself what is to be given back.
 
 mod back;

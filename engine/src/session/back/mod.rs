@@ -19,8 +19,10 @@
 //! - But for `wake`, a call may block and allocate. None of them is needed while entries flow.
 //! - What a call gives is counted here and given back when the half is dropped, whatever the front
 //!   still holds.
-//! - In one process memory, rings and events are passed as they are; between two they would be
-//!   descriptors. Nothing else in the list is tied to one process.
+//! - In one process memory, rings, events and what wakes the client are passed as they are; between
+//!   two they would be descriptors. A buffer's count of entries in flight is one object that both
+//!   halves hold; between two processes each half would count for itself. Nothing else in the list is
+//!   tied to one process.
 
 mod handles;
 mod regions;
