@@ -12,7 +12,8 @@ use crate::device::{Device, DriveInfo, Operation};
 use crate::direct::DirectDrives;
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Error, IoError};
-use crate::format::{DriveEntry, DriveState, Features, Label, Layout, Zone};
+use crate::format::{DriveEntry, DriveState, Features, Label, Layout, Root, Zone};
+use crate::limits::BLOCK_BYTES;
 use crate::memory::HugePages;
 use crate::name::CheckpointName;
 use crate::state::{CheckpointSpec, Readiness, State};
@@ -291,8 +292,70 @@ fn a_label_is_the_states_once_every_drive_has_it() {
     for (index, sim) in (0..).map(DriveIndex).zip(&pool.sims) {
         for offset in Layout::label_offsets(CAPACITY_BYTES) {
             let own = Label { index, ..rebuilt.clone() };
-            assert_eq!(sim.peek_durable(offset, 4096).unwrap(), own.encode(offset));
+            assert_eq!(sim.peek_durable(offset, BLOCK_BYTES).unwrap(), own.encode(offset));
         }
     }
     assert_eq!(committer.finish_rebuilding(&mut pool.drives).unwrap(), Vec::<String>::new());
+}
+
+/// What a drive would hold after a power cut now: the epochs of labels of this pool, by place, and
+/// whether it has both copies of the first generation's root.
+fn after_a_cut(sim: &SimDrive, pool: Uuid, drive: Uuid) -> (Vec<Option<u64>>, bool) {
+    let cut = sim.fork();
+    cut.crash_keeping(&[], None);
+    let block = |offset| cut.peek_durable(offset, BLOCK_BYTES).unwrap();
+    let epoch = |offset| Label::decode(&block(offset), offset).ok().filter(|l| l.pool == pool);
+    let labels = Layout::label_offsets(CAPACITY_BYTES).into_iter();
+    let has_root = [Zone::Front, Zone::Back].into_iter().all(|zone| {
+        let offset = label(2).layout.root_offset(zone, Generation(1), CAPACITY_BYTES);
+        Root::decode(&block(offset), pool, drive, offset).is_ok()
+    });
+    (labels.map(|offset| epoch(offset).map(|label| label.epoch)).collect(), has_root)
+}
+
+#[test]
+fn a_new_pools_labels_come_after_all_else_and_the_old_ones_go_before() {
+    let Pool { sims, mut drives, .. } = pool(2);
+    let old = label(2);
+    let new = Label { pool: Uuid::from_u128(10), ..label(2) };
+    let mut seen = [0; 3];
+    let mut before = || {
+        for (sim, entry) in sims.iter().zip(&old.drives) {
+            let (old_labels, has_old_root) = after_a_cut(sim, old.pool, entry.uuid);
+            let (new_labels, has_new_root) = after_a_cut(sim, new.pool, entry.uuid);
+            let [has_old, has_new] =
+                [old_labels, new_labels].map(|labels| labels.iter().any(Option::is_some));
+            assert!(!has_old || has_old_root, "the old pool lost its root before its labels");
+            assert!(!has_new || has_new_root, "a label of a pool that has no root");
+            assert!(!(has_old && has_new));
+            seen[0] += usize::from(has_old);
+            seen[1] += usize::from(!has_old && !has_new);
+            seen[2] += usize::from(has_new);
+        }
+    };
+    let mut recorded = Recorded { drives: &mut drives, batches: Vec::new(), before: &mut before };
+    make_pool(&mut recorded, &new).unwrap();
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+    for (sim, entry) in sims.iter().zip(&old.drives) {
+        assert_eq!(after_a_cut(sim, new.pool, entry.uuid), (vec![Some(1); 4], true));
+    }
+}
+
+#[test]
+fn a_drive_that_is_taken_in_has_lost_its_old_roots_before_a_label_names_it() {
+    let Pool { sims, mut drives, .. } = pool(2);
+    let mut with = Label { epoch: 2, ..label(2) };
+    with.drives[1].state = DriveState::Rebuilding;
+    let uuid = with.drives[1].uuid;
+    let mut before = || {
+        let (labels, has_root) = after_a_cut(&sims[1], with.pool, uuid);
+        assert!(!labels.contains(&Some(2)) || !has_root, "a root of another time");
+        let (others, _) = after_a_cut(&sims[0], with.pool, with.drives[0].uuid);
+        let is_erased = labels.iter().all(Option::is_none) && !has_root;
+        assert!(!others.contains(&Some(2)) || is_erased || labels.contains(&Some(2)));
+    };
+    let mut recorded = Recorded { drives: &mut drives, batches: Vec::new(), before: &mut before };
+    take_in(&mut recorded, &with, DriveIndex(1)).unwrap();
+    assert_eq!(after_a_cut(&sims[0], with.pool, with.drives[0].uuid), (vec![Some(2); 4], true));
+    assert_eq!(after_a_cut(&sims[1], with.pool, uuid), (vec![Some(2); 4], false));
 }
