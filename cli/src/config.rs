@@ -1,67 +1,75 @@
-//! Which drives, and with which options they are opened: flags, then environment, then file.
+//! Which drives: from `--drive`, else `--config`, else the environment, else the default file. The
+//! first of these that is given is the only one that counts. docs/configuration.md describes them.
 
 use std::collections::HashSet;
 use std::env;
-use std::fs;
-use std::path::Path;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use stanchion_engine::DriveAddress;
-use stanchion_engine::HugePages;
-use stanchion_engine::{Pool, PoolMode, PoolOptions};
 
-use crate::args::Common;
-use crate::exit::Failure;
-use crate::output::Output;
+use crate::error::CommandError;
+use crate::options::DriveOptions;
 
-/// Drives, one per line, where no `--drive` is given.
+/// Drives, one per line, where neither `--drive` nor `--config` is given.
 pub const DRIVES_VARIABLE: &str = "STANCHION_DRIVES";
-/// Read where neither flags nor environment name drives, if it exists.
-const DEFAULT_FILE: &str = "/etc/stanchion/stanchion.toml";
+/// Read where nothing else names drives, if it exists.
+pub const DEFAULT_FILE: &str = "/etc/stanchion/stanchion.toml";
+/// Far more than 32 drives need.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The configuration file.
+/// The keys of a configuration file.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct Keys {
     /// Every drive of the pool, by address.
-    #[serde(default)]
     drives: Vec<String>,
 }
 
 /// The drives that were named, maybe none, each once.
 ///
 /// # Errors
-/// For an address or a configuration file that makes no sense.
-pub fn drives(common: &Common) -> Result<Vec<DriveAddress>, Failure> {
-    // The mistakes of a file that was asked for are told even where something overrides it.
-    let asked_for = common.config.as_deref().map(read_file).transpose()?;
-    let mut named = common.drives.clone();
-    if named.is_empty() {
-        named = from_environment()?;
-    }
-    if named.is_empty() {
-        named = match asked_for {
-            Some(drives) => drives,
-            None if Path::new(DEFAULT_FILE).exists() => read_file(Path::new(DEFAULT_FILE))?,
-            None => Vec::new(),
-        };
-    }
-    let parsed = named.iter().map(|text| text.parse()).collect::<Result<Vec<_>, _>>()?;
-    refuse_repeats(&parsed)?;
-    Ok(parsed)
+/// For an address or a configuration file that is wrong.
+pub fn drives(options: &DriveOptions) -> Result<Vec<DriveAddress>, CommandError> {
+    // A mistake in a file that was named is an error even where --drive overrides the file.
+    let named = options.config.as_deref().map(read_file).transpose()?;
+    let drives = if !options.drives.is_empty() {
+        parse(&options.drives)?
+    } else if let Some(drives) = named {
+        drives
+    } else if let Some(drives) = from_environment()? {
+        drives
+    } else if Path::new(DEFAULT_FILE).exists() {
+        read_file(Path::new(DEFAULT_FILE))?
+    } else {
+        Vec::new()
+    };
+    refuse_repeats(&drives)?;
+    Ok(drives)
 }
 
-fn from_environment() -> Result<Vec<String>, Failure> {
-    let Some(value) = env::var_os(DRIVES_VARIABLE) else { return Ok(Vec::new()) };
-    let text = value
-        .into_string()
-        .map_err(|value| Failure::Usage(format!("{DRIVES_VARIABLE}={value:?} is not UTF-8")))?;
+fn parse(texts: &[String]) -> Result<Vec<DriveAddress>, CommandError> {
+    Ok(texts.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
+}
+
+/// The drives of the variable; `None` where it is unset or blank.
+fn from_environment() -> Result<Option<Vec<DriveAddress>>, CommandError> {
+    let Some(value) = env::var_os(DRIVES_VARIABLE) else { return Ok(None) };
+    let text = value.into_string().map_err(|value| {
+        CommandError::Usage(format!(
+            "{DRIVES_VARIABLE}={value:?} is not UTF-8; set it to one address a line"
+        ))
+    })?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    Ok(lines.map(str::to_owned).collect())
+    let lines: Vec<String> = lines.map(str::to_owned).collect();
+    if lines.is_empty() { Ok(None) } else { parse(&lines).map(Some) }
 }
 
 /// The second opening of a drive would find it in use, by this very process.
-fn refuse_repeats(drives: &[DriveAddress]) -> Result<(), Failure> {
+fn refuse_repeats(drives: &[DriveAddress]) -> Result<(), CommandError> {
     let real = |address: &DriveAddress| match address {
         DriveAddress::Path(path) => {
             DriveAddress::Path(fs::canonicalize(path).unwrap_or_else(|_| path.clone()))
@@ -70,76 +78,107 @@ fn refuse_repeats(drives: &[DriveAddress]) -> Result<(), Failure> {
     };
     let mut seen = HashSet::new();
     match drives.iter().find(|address| !seen.insert(real(address))) {
-        Some(address) => Err(Failure::Refused(format!("drive {address} is named twice"))),
+        Some(address) => Err(CommandError::Usage(format!(
+            "drive {address} is named twice; name each drive of the pool once"
+        ))),
         None => Ok(()),
     }
 }
 
-fn read_file(path: &Path) -> Result<Vec<String>, Failure> {
-    let wrong = |text: &str| Failure::Usage(format!("configuration {}: {text}", path.display()));
-    let text = fs::read_to_string(path).map_err(|error| wrong(&error.to_string()))?;
-    let parsed = toml::from_str::<File>(&text).map_err(|error| wrong(error.to_string().trim()))?;
-    Ok(parsed.drives)
+fn read_file(path: &Path) -> Result<Vec<DriveAddress>, CommandError> {
+    let what = || format!("configuration {}", path.display());
+    let wrong = |text: &str| CommandError::Usage(format!("{}: {text}", what()));
+    let failed = |error: io::Error| CommandError::path(what(), error);
+    // A FIFO without a writer would wait for one.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(wrong("not a regular file; name a file with drives = [\"ADDRESS\", ...]"));
+    }
+    let bytes = read_bounded(file).map_err(failed)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(wrong(&format!("larger than {MAX_FILE_BYTES} bytes, the most that is read")));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| wrong("not UTF-8"))?;
+    let keys = toml::from_str::<Keys>(&text).map_err(|error| wrong(error.to_string().trim()))?;
+    if keys.drives.is_empty() {
+        return Err(wrong("names no drive; add drives = [\"ADDRESS\", ...]"));
+    }
+    let drives =
+        parse(&keys.drives).map_err(|error| CommandError::Usage(format!("{}: {error}", what())))?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    Ok(drives.into_iter().map(|drive| below(folder, drive)).collect())
 }
 
-/// The drives that were named.
+fn read_bounded(file: File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A relative path in a configuration file starts at the file's folder.
+fn below(folder: &Path, drive: DriveAddress) -> DriveAddress {
+    match drive {
+        DriveAddress::Path(path) => DriveAddress::Path(PathBuf::from_iter([folder, &path])),
+        other => other,
+    }
+}
+
+/// The drives that were named, at least one.
 ///
 /// # Errors
 /// When there are none, and as [`drives`].
-pub fn required_drives(common: &Common) -> Result<Vec<DriveAddress>, Failure> {
-    let drives = drives(common)?;
+pub fn required_drives(options: &DriveOptions) -> Result<Vec<DriveAddress>, CommandError> {
+    let drives = drives(options)?;
     if drives.is_empty() {
-        return Err(Failure::Usage(format!(
-            "no drive was named; give --drive ADDRESS for each drive of the pool, or set \
-             {DRIVES_VARIABLE}, or name them in {DEFAULT_FILE}"
+        return Err(CommandError::Usage(format!(
+            "no drive was named; pass --drive ADDRESS for each drive of the pool, or set \
+             {DRIVES_VARIABLE}, or list them in {DEFAULT_FILE}"
         )));
     }
     Ok(drives)
-}
-
-/// Options for opening the pool that was named.
-///
-/// # Errors
-/// As [`required_drives`].
-pub fn pool_options(common: &Common, mode: PoolMode) -> Result<PoolOptions, Failure> {
-    let mut options = PoolOptions::new(required_drives(common)?);
-    options.mode = mode;
-    options.degraded = common.degraded;
-    options.huge_pages = common.huge_pages.map_or(HugePages::Preferred, HugePages::from);
-    options.reactors = common.reactors.map(usize::from);
-    options.cores = common.cores.clone().map(|cores| cores.0);
-    options.queue_depth = common.queue_depth;
-    options.checksum_threads = common.checksum_threads.map(usize::from);
-    Ok(options)
-}
-
-/// Opens the pool and leaves what it noticed to the caller.
-///
-/// # Errors
-/// As [`Pool::open`], and as [`required_drives`].
-pub fn open_silently(common: &Common, mode: PoolMode) -> Result<Pool, Failure> {
-    Ok(Pool::open(&pool_options(common, mode)?)?)
-}
-
-/// Opens the pool and tells what it noticed.
-///
-/// # Errors
-/// As [`open_silently`].
-pub fn open(common: &Common, mode: PoolMode, output: Output) -> Result<Pool, Failure> {
-    let pool = open_silently(common, mode)?;
-    output.notices(pool.notices());
-    Ok(pool)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn read(text: &str) -> Result<Vec<DriveAddress>, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pool.toml");
+        fs::write(&path, text).unwrap();
+        let relative = |drive: DriveAddress| match drive {
+            DriveAddress::Path(path) => DriveAddress::Path(
+                path.strip_prefix(folder.path()).map(Path::to_owned).unwrap_or(path),
+            ),
+            other => other,
+        };
+        let drives = read_file(&path).map_err(|error| error.to_string())?;
+        Ok(drives.into_iter().map(relative).collect())
+    }
+
     #[test]
     fn unknown_keys_are_mistakes() {
-        let good = toml::from_str::<File>("drives = ['a', 'b c']").unwrap();
-        assert_eq!(good.drives, ["a", "b c"]);
-        let error = toml::from_str::<File>("drive = ['a']").unwrap_err();
-        assert!(error.to_string().contains("drive"), "{error}");
+        let path = |text: &str| DriveAddress::Path(text.into());
+        assert_eq!(read("drives = ['a', 'b c']").unwrap(), [path("a"), path("b c")]);
+        for (text, part) in [
+            ("drive = ['a']", "unknown field"),
+            ("", "missing field"),
+            ("drives = []", "names no drive"),
+            ("drives = ['']", "address is empty"),
+            ("drives = 'a'", "expected a sequence"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(part) && error.contains("pool.toml"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn only_relative_paths_start_at_the_folder() {
+        let below = |text: &str| below(Path::new("/etc/pools"), text.parse().unwrap()).to_string();
+        assert_eq!(below("a.img"), "/etc/pools/a.img");
+        assert_eq!(below("../a.img"), "/etc/pools/../a.img");
+        assert_eq!(below("/data/a.img"), "/data/a.img");
+        assert_eq!(below("pcie:04:00.0"), "trtype:PCIe traddr:0000:04:00.0");
     }
 }

@@ -1,8 +1,7 @@
-//! The engine's warnings on stderr: one line each, and each only once.
+//! The engine's log on stderr: one line each, and warnings only once.
 
 use std::collections::HashSet;
 use std::fmt::{self, Write as _};
-use std::io::{self, Write as _};
 use std::sync::{Mutex, PoisonError};
 
 use tracing::field::{Field, Visit};
@@ -12,24 +11,27 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::output::{Output, plain};
+use crate::record::Message;
+
 /// Starts it: warnings, with `-v` more, with `-q` only errors.
-pub fn start(verbose: u8, quiet: bool) {
-    let level = match (quiet, verbose) {
+pub fn start(output: Output, verbose: u8) {
+    let level = match (output.quiet, verbose) {
         (true, _) => LevelFilter::ERROR,
         (false, 0) => LevelFilter::WARN,
         (false, 1) => LevelFilter::INFO,
         (false, 2) => LevelFilter::DEBUG,
         (false, _) => LevelFilter::TRACE,
     };
-    let lines = Lines::default().with_filter(level);
+    let lines = Lines { output, printed: Mutex::default() }.with_filter(level);
     // Fails only when it was started before, and then it runs.
     let _ = tracing_subscriber::registry().with(lines).try_init();
 }
 
 /// Writes events as lines.
-#[derive(Default)]
 struct Lines {
-    told: Mutex<HashSet<String>>,
+    output: Output,
+    printed: Mutex<HashSet<String>>,
 }
 
 impl<S: Subscriber> Layer<S> for Lines {
@@ -37,18 +39,22 @@ impl<S: Subscriber> Layer<S> for Lines {
         let level = *event.metadata().level();
         let mut text = Text::default();
         event.record(&mut text);
-        let line = format!(
-            "stanchion: {}: {}{}",
-            level.as_str().to_lowercase().replace("warn", "warning"),
-            text.message,
-            text.fields
-        );
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        // Every session says it anew; once is enough for a person.
-        if level > Level::WARN || told.insert(line.clone()) {
-            // A stderr that is closed loses the line and nothing else.
-            let _ = writeln!(io::stderr(), "{line}");
+        let line = plain(&format!("{}{}", text.message, text.fields));
+        let mut printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);
+        // Every session warns of the same; once is enough for a person.
+        if level > Level::WARN || printed.insert(line.clone()) {
+            self.output.message(&Message::new(name(level), "log", line));
         }
+    }
+}
+
+fn name(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "error",
+        Level::WARN => "warning",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
     }
 }
 

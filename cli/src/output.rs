@@ -1,70 +1,95 @@
-//! What goes to stdout (data) and to stderr (everything else), and how numbers are written.
+//! What goes to stdout (results) and to stderr (everything else), and how numbers are written.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write as _};
+use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytesize::ByteSize;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
-use stanchion_engine::{Damage, Notice};
+use stanchion_engine::Notice;
 
-use crate::exit::Failure;
+use crate::error::CommandError;
+use crate::record::{Document, Message};
 
-/// Where results go.
+/// Where results and messages go.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
-    /// One JSON document instead of text.
+    /// One JSON document instead of text, and messages as JSON lines.
     pub json: bool,
     /// No progress, no notices, no summaries.
     pub quiet: bool,
 }
 
 impl Output {
-    /// The JSON document.
+    /// Prints the JSON document. `schema` is the name of its schema in docs/json.
     ///
     /// # Errors
     /// When stdout cannot be written.
-    pub fn document(&self, document: &impl Serialize) -> Result<(), Failure> {
-        let text = serde_json::to_string_pretty(document)
-            .map_err(|error| Failure::Failed(format!("making JSON: {error}")))?;
+    pub fn document(&self, schema: &str, content: &impl Serialize) -> Result<(), CommandError> {
+        let text = serde_json::to_string_pretty(&Document::new(schema, content))
+            .map_err(|error| CommandError::Failed(format!("making JSON: {error}")))?;
         self.text(text)
     }
 
-    /// A line, or lines, of the result for people.
+    /// Prints a line, or lines, of the result for people.
     ///
     /// # Errors
     /// When stdout cannot be written. A reader that has gone away is no error: it has seen what it
     /// wanted to see.
-    pub fn text(&self, text: impl Display) -> Result<(), Failure> {
+    pub fn text(&self, text: impl Display) -> Result<(), CommandError> {
         let mut stdout = io::stdout().lock();
         match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
             Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-                Err(Failure::os("writing to stdout", error))
+                Err(CommandError::os("writing to stdout", error))
             }
             _ => Ok(()),
         }
     }
 
-    /// The report on something that was done; left out when quiet.
+    /// Prints the report on something that was done, unless quiet.
     ///
     /// # Errors
     /// As [`Output::text`].
-    pub fn summary(&self, text: impl Display) -> Result<(), Failure> {
+    pub fn summary(&self, text: impl Display) -> Result<(), CommandError> {
         if self.quiet { Ok(()) } else { self.text(text) }
     }
 
-    /// Something that a person should know, on stderr.
-    pub fn notice(&self, notice: impl Display) {
+    /// Prints something that a person should know. `kind` is its name in JSON.
+    pub fn notice(&self, kind: &str, notice: impl Display) {
         if !self.quiet {
-            // A stderr that is closed loses the notice and nothing else.
-            let _ = writeln!(io::stderr(), "stanchion: notice: {notice}");
+            self.message(&Message::new("notice", kind, plain(&notice.to_string())));
         }
     }
 
-    /// What opening a pool had to deal with.
-    pub fn notices(&self, notices: &[Notice]) {
-        notices.iter().for_each(|notice| self.notice(plain(&notice.to_string())));
+    /// Prints what opening a pool noticed.
+    pub fn pool_notice(&self, notice: &Notice) {
+        if !self.quiet {
+            self.message(&Message::from(notice));
+        }
+    }
+
+    /// Prints a message on stderr. A stderr that is closed loses it and nothing else.
+    pub fn message(&self, message: &Message) {
+        let line = match self.json {
+            true => serde_json::to_string(&Document::new("message", message)).unwrap_or_default(),
+            false => format!("stanchion: {}: {}", message.level, message.text),
+        };
+        let _ = writeln!(io::stderr(), "{line}");
+    }
+
+    /// Prints the error, if there is one, and gives the exit code.
+    pub fn end(&self, result: Result<(), CommandError>) -> ExitCode {
+        let Err(error) = result else { return ExitCode::SUCCESS };
+        let (kind, code) = error.kind_and_code();
+        // The engine's messages are one line, and may hold names that come from a drive.
+        let text = match &error {
+            CommandError::Engine(error) => plain(&error.to_string()),
+            other => other.to_string(),
+        };
+        self.message(&Message { exit_code: Some(code), ..Message::new("error", kind, text) });
+        ExitCode::from(code)
     }
 }
 
@@ -116,36 +141,15 @@ pub fn gb_per_s(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / 1e9 / time.as_secs_f64().max(1e-9)
 }
 
-/// RFC 3339, UTC, in whole seconds.
+/// RFC 3339, UTC, in whole seconds: for people.
 pub fn time(unix_ns: u64) -> String {
     // 2^64 nanoseconds after 1970 is the year 2554, which the formatter can write.
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(unix_ns)).to_string()
 }
 
-/// A damage as JSON.
-#[derive(Serialize)]
-pub struct DamageRecord {
-    what: &'static str,
-    serial: String,
-    offset_bytes: Option<u64>,
-    checkpoint: Option<String>,
-    shard: Option<String>,
-    generation: Option<u64>,
-    message: String,
-}
-
-impl From<&Damage> for DamageRecord {
-    fn from(damage: &Damage) -> DamageRecord {
-        DamageRecord {
-            what: damage.what,
-            serial: damage.serial.clone(),
-            offset_bytes: damage.offset_bytes,
-            checkpoint: damage.checkpoint.clone(),
-            shard: damage.shard.clone(),
-            generation: damage.generation.map(|generation| generation.0),
-            message: damage.to_string(),
-        }
-    }
+/// RFC 3339, UTC, in nanoseconds: for JSON.
+pub fn exact_time(unix_ns: u64) -> String {
+    humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_nanos(unix_ns)).to_string()
 }
 
 #[cfg(test)]
@@ -157,6 +161,7 @@ mod tests {
         assert_eq!(size(3 << 29), "1.5 GiB");
         assert_eq!(rate(2_500_000_000, Duration::from_secs(2)), "1.25 GB/s");
         assert_eq!(time(1_700_000_000_999_999_999), "2023-11-14T22:13:20Z");
+        assert_eq!(exact_time(1_700_000_000_000_000_009), "2023-11-14T22:13:20.000000009Z");
         assert!(time(u64::MAX).starts_with("2554-"));
         assert_eq!(plain("a\x1b[2Jb\n"), "a\\u{1b}[2Jb\\n");
     }

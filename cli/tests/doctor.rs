@@ -21,10 +21,10 @@ fn every_check_of_a_pool_in_files() {
         let name = check["name"].as_str().unwrap();
         statuses.entry(name).or_default().push(check["status"].as_str().unwrap());
     }
-    for name in ["huge pages", "hugetlbfs", "locked memory", "IOMMU", "vfio modules", "cores"] {
+    for name in ["huge_pages", "hugetlbfs", "locked_memory", "iommu", "vfio_modules", "cores"] {
         assert_eq!(statuses[name].len(), 1, "{name}");
     }
-    for name in ["owner", "direct I/O", "contents"] {
+    for name in ["owner", "direct_io", "contents"] {
         assert_eq!(statuses[name], ["ok", "ok"], "{name}");
     }
     assert_eq!(statuses["health"], ["skip", "skip"]);
@@ -36,22 +36,25 @@ fn every_check_of_a_pool_in_files() {
 }
 
 #[test]
-fn a_drive_that_somebody_has_fails() {
+fn a_drive_in_use_is_busy() {
     let place = Place::with_pool(1);
     let held = File::open(place.path(&place.drives[0])).unwrap();
     held.lock().unwrap();
-    let outcome = place.run(&["doctor"]).fails(13, &["1 checks failed"]);
+    let outcome = place.run(&["doctor"]).fails(11, &["1 check failed"]);
     assert!(outcome.stdout.contains(&format!("(pid {})", std::process::id())), "{outcome:?}");
-    assert!(outcome.stdout.contains("To mend it:"), "{outcome:?}");
+    assert!(outcome.stdout.contains("To fix it:"), "{outcome:?}");
     drop(held);
     place.run(&["doctor"]).ok();
 }
 
 #[test]
-fn a_controller_that_does_not_exist_fails() {
+fn a_controller_that_does_not_exist_is_not_found() {
     let place = Place::empty();
     let arguments = ["doctor", "--json", "--drive", "pcie:ffff:ff:1f.7"];
-    let outcome = place.run_bare(&arguments).fails_as_json(13, &["checks failed"]);
+    let outcome = place.run_bare(&arguments);
+    // A machine that lacks huge pages fails more than one check.
+    let code = if outcome.stderr.contains("1 check failed") { 10 } else { 13 };
+    let outcome = outcome.fails_as_json(code, &["failed"]);
     let document = outcome.json();
     let checks = document["checks"].as_array().unwrap();
     let driver = checks.iter().find(|check| check["name"] == "driver").unwrap();

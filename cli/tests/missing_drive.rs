@@ -44,7 +44,7 @@ fn a_mirror_goes_on_without_a_drive_and_is_whole_again() {
 
     restores(&place, &all, "llama@1", &content);
     let listed = place.run_bare(&with(&left, &["list", "--json"])).ok().json();
-    assert_eq!(listed["checkpoints"][0]["health"], "one copy");
+    assert_eq!(listed["checkpoints"][0]["availability"], "one_copy");
     let save = ["save", "llama@2", "model.bin"];
     place.run_bare(&with(&left, &save)).fails(10, &["missing", "--degraded"]);
     place.run_bare(&with(&left, &[&save[..], &["--degraded"]].concat())).ok();
@@ -56,12 +56,12 @@ fn a_mirror_goes_on_without_a_drive_and_is_whole_again() {
     place.sparse_file("new.img", 48 << 20);
     let repair = ["verify", "--repair", "--replacement", "new.img", "--json"];
     let report = place.run_bare(&with(&left, &repair)).ok().json();
-    assert_eq!(report["rebuilt_drives"].as_array().unwrap().len(), 1);
+    assert_eq!(report["rebuilt_serials"].as_array().unwrap().len(), 1);
     let whole = ["new.img", "a.img", "c.img"];
     place.run_bare(&with(&whole, &["verify"])).ok();
     let listed = place.run_bare(&with(&whole, &["list", "--json"])).ok().json();
     for checkpoint in listed["checkpoints"].as_array().unwrap() {
-        assert_eq!(checkpoint["health"], "whole", "{checkpoint}");
+        assert_eq!(checkpoint["availability"], "whole", "{checkpoint}");
     }
     // Any other drive may be lost now.
     restores(&place, &["new.img", "c.img"], "llama@1", &content);

@@ -53,20 +53,27 @@ impl Outcome {
     #[track_caller]
     pub fn fails(self, code: i32, texts: &[&str]) -> Outcome {
         assert!(self.stderr.contains("stanchion: error: "), "{self:?}");
-        self.tells(code, texts)
+        self.ended(code, texts)
     }
 
     /// The same where JSON was asked for.
     #[track_caller]
     pub fn fails_as_json(self, code: i32, texts: &[&str]) -> Outcome {
-        let error = self.stderr.lines().last().and_then(|line| serde_json::from_str(line).ok());
-        let error: Value = error.unwrap_or_else(|| panic!("{self:?}"));
-        assert_eq!(error["error"]["exit_code"], code, "{self:?}");
-        self.tells(code, texts)
+        assert_eq!(self.error()["exit_code"], code, "{self:?}");
+        self.ended(code, texts)
+    }
+
+    /// The error on stderr, as JSON.
+    #[track_caller]
+    pub fn error(&self) -> Value {
+        let line = self.stderr.lines().last().unwrap_or_default();
+        let error: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{self:?}"));
+        assert_eq!(error["level"], "error", "{self:?}");
+        error
     }
 
     #[track_caller]
-    fn tells(self, code: i32, texts: &[&str]) -> Outcome {
+    fn ended(self, code: i32, texts: &[&str]) -> Outcome {
         assert_eq!(self.code, code, "{self:?}");
         for text in texts {
             assert!(self.stderr.contains(text), "{text:?} is not in {self:?}");
@@ -136,7 +143,7 @@ impl Place {
     /// The command with these arguments and the pool's drives. Huge pages are left to others.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.bare(arguments);
-        command.args(["--huge-pages", "off"]);
+        command.args(page_options(arguments));
         for drive in &self.drives {
             command.args(["--drive", drive]);
         }
@@ -175,14 +182,24 @@ impl Place {
         self.run(&["list", "--json"]).ok().json()["checkpoints"].as_array().unwrap().len()
     }
 
-    /// Free and whole capacity, as `show` tells them.
+    /// Free and whole capacity, as `show` reports them.
     pub fn free_and_capacity(&self) -> (u64, u64) {
-        let shown = self.run(&["show", "--json"]).ok().json();
-        (shown["free_bytes"].as_u64().unwrap(), shown["capacity_bytes"].as_u64().unwrap())
+        let pool = self.run(&["show", "--json"]).ok().json()["pool"].take();
+        (pool["free_bytes"].as_u64().unwrap(), pool["capacity_bytes"].as_u64().unwrap())
     }
 }
 
-/// Runs a command and parses what it says.
+/// Leaves huge pages to others, for the subcommands that take any.
+pub fn page_options(arguments: &[&str]) -> &'static [&'static str] {
+    const WITHOUT_POOL: [&str; 7] =
+        ["bind", "doctor", "drives", "format", "plan", "unbind", "version"];
+    match arguments.iter().any(|word| WITHOUT_POOL.contains(word)) || arguments.is_empty() {
+        true => &[],
+        false => &["--huge-pages", "off"],
+    }
+}
+
+/// Runs a command and parses what it prints.
 pub fn run(mut command: Command) -> Outcome {
     Outcome::new(command.output().unwrap())
 }

@@ -295,7 +295,7 @@ impl Test {
         }
         let verified = self.rig.run(&["verify", "--json"]).ok(&self.rig).json();
         assert_eq!(verified["clean"], true, "{}: {verified}", self.rig.context);
-        assert_eq!(verified["checkpoints"], count, "{}: {verified}", self.rig.context);
+        assert_eq!(verified["checkpoint_count"], count, "{}: {verified}", self.rig.context);
     }
 
     /// Fills the free space to the last chunk. What `show` calls free is counted from the visible

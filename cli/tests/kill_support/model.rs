@@ -30,7 +30,7 @@ pub enum Fate {
     Between,
 }
 
-/// The pool as `show` tells it.
+/// The pool as `show` reports it.
 #[derive(PartialEq, Debug)]
 pub enum Seen {
     NoPool,
@@ -43,12 +43,12 @@ impl Seen {
         if outcome.code == 10 {
             return Seen::NoPool;
         }
-        let shown = outcome.ok(rig).json();
+        let pool = outcome.ok(rig).json()["pool"].take();
         Seen::Pool {
-            pool: shown["pool"].as_str().unwrap().to_owned(),
-            generation: shown["generation"].as_u64().unwrap(),
-            checkpoints: shown["checkpoints"].as_u64().unwrap() as usize,
-            free_bytes: shown["free_bytes"].as_u64().unwrap(),
+            pool: pool["uuid"].as_str().unwrap().to_owned(),
+            generation: pool["generation"].as_u64().unwrap(),
+            checkpoints: pool["checkpoint_count"].as_u64().unwrap() as usize,
+            free_bytes: pool["free_bytes"].as_u64().unwrap(),
         }
     }
 }
@@ -104,7 +104,7 @@ impl Model {
             Step::Format { .. } => {
                 let pool = &said["pool"];
                 *self = Model {
-                    pool: Some(pool["pool"].as_str().unwrap().to_owned()),
+                    pool: Some(pool["uuid"].as_str().unwrap().to_owned()),
                     generation: 0,
                     capacity_bytes: pool["capacity_bytes"].as_u64().unwrap(),
                     chunk_bytes: pool["chunk_bytes"].as_u64().unwrap(),
@@ -191,7 +191,7 @@ impl Model {
         for listed in listed["checkpoints"].as_array().unwrap() {
             let name = format!("{}@{}", listed["name"].as_str().unwrap(), listed["step"]);
             assert!(listed["generation"].as_u64().unwrap() <= self.generation, "{context}");
-            names.insert(name, listed["bytes"].as_u64().unwrap());
+            names.insert(name, listed["data_bytes"].as_u64().unwrap());
         }
         let model = self.checkpoints.iter().map(|(name, files)| (name.clone(), len_bytes(files)));
         assert_eq!(names, model.collect(), "{context}");

@@ -128,8 +128,8 @@ impl Rig {
         for drive in &self.drives {
             command.args(["--drive", drive]);
         }
-        // SPDK needs huge pages; otherwise they are left to others.
-        if self.target.is_none() {
+        // SPDK needs huge pages; otherwise they are left to others. `format` takes none.
+        if self.target.is_none() && arguments.first() != Some(&"format") {
             command.args(["--huge-pages", "off"]);
         }
         command.stdin(Stdio::null());

@@ -11,7 +11,7 @@ use stanchion_engine::{Error, ErrorKind, Survey, survey};
 use stanchion_engine::{HealthLog, read_health_log};
 
 use super::check::{Check, Root, Status};
-use crate::drives::describe;
+use crate::survey::describe;
 
 /// Endurance beyond which a drive is worth a warning.
 const WORN_PERCENT: u8 = 90;
@@ -33,9 +33,10 @@ pub fn function_checks(functions: &[NvmeFunction], given: &[DriveAddress]) -> Ve
     for drive in given {
         let Some(function) = drive.pci_function() else { continue };
         if functions.iter().all(|f| f.address != function) {
-            let evidence = "no such NVMe controller; `stanchion drives` lists what there is";
-            checks
-                .push(Check::new("driver", Status::Fail, evidence).of(format!("pcie:{function}")));
+            let evidence =
+                "no such NVMe controller; `stanchion drives` lists those of this machine";
+            let check = Check::new("driver", Status::Fail, evidence).kind(ErrorKind::NotFound);
+            checks.push(check.of(format!("pcie:{function}")));
         }
     }
     checks
@@ -52,21 +53,23 @@ fn driver(function: &NvmeFunction, is_given: bool) -> Check {
     const NAME: &str = "driver";
     let check = match function.driver.as_deref() {
         Some(KERNEL_DRIVER) if is_given => {
-            Check::new(NAME, Status::Fail, "the kernel's driver nvme has it, so SPDK cannot")
+            Check::new(NAME, Status::Fail, "bound to the kernel driver nvme, so SPDK cannot use it")
                 .fix(format!("stanchion bind --drive pcie:{}", function.address))
         }
         Some(KERNEL_DRIVER) => {
             let names: Vec<String> =
                 function.namespaces.iter().map(|device| format!("/dev/{}", device.name)).collect();
-            Check::ok(NAME, format!("the kernel's driver nvme has it: {}", names.join(", ")))
+            Check::ok(NAME, format!("bound to the kernel driver nvme: {}", names.join(", ")))
         }
         Some(other) if pci::is_user_space_driver(other) => {
-            Check::ok(NAME, format!("{other}, for SPDK"))
+            Check::ok(NAME, format!("bound to {other}, for SPDK"))
         }
-        Some(other) => Check::lacking(NAME, is_given, format!("{other} has it")),
+        Some(other) => {
+            Check::lacking(NAME, is_given, format!("bound to {other}, which SPDK cannot use"))
+        }
         None => {
             let status = if is_given { Status::Fail } else { Status::Warn };
-            Check::new(NAME, status, "no driver has it")
+            Check::new(NAME, status, "bound to no driver")
                 .fix(format!("stanchion bind --drive pcie:{}", function.address))
         }
     };
@@ -88,7 +91,7 @@ fn group(function: &NvmeFunction) -> Check {
                     NAME,
                     Status::Fail,
                     format!(
-                        "group {} also holds {other}, which {} has",
+                        "group {} also holds {other}, bound to {}",
                         group.number,
                         driver.as_deref().unwrap_or_default()
                     ),
@@ -103,9 +106,7 @@ fn group(function: &NvmeFunction) -> Check {
 /// Everything about one given drive. Opens it for reading.
 pub fn drive_checks(root: Root<'_>, address: &DriveAddress, is_reachable: bool) -> Vec<Check> {
     if !is_reachable {
-        return vec![
-            Check::skip("contents", "not looked at: see its driver").of(address.to_string()),
-        ];
+        return vec![Check::skip("contents", "not read: see its driver").of(address.to_string())];
     }
     let mut checks = vec![owner(root, address)];
     if checks[0].status == Status::Fail {
@@ -128,14 +129,15 @@ fn owner(root: Root<'_>, address: &DriveAddress) -> Check {
             Ok(found) => {
                 found.0.into_iter().filter(|f| f.what == "locked").map(|f| f.evidence).collect()
             }
-            Err(_) => Vec::new(), // told when it is opened
+            Err(_) => Vec::new(), // Opening it gives the error.
         },
         DriveAddress::Path(_) => Vec::new(),
         DriveAddress::Spdk { .. } => lock_files::drive_lock_holders(root.0, &address.to_string()),
     };
     let check = match owners.first() {
-        None => Check::ok(NAME, "nobody uses it"),
+        None => Check::ok(NAME, "not in use"),
         Some(_) => Check::new(NAME, Status::Fail, format!("in use: {}", owners.join(", ")))
+            .kind(ErrorKind::Busy)
             .fix("stop that process first"),
     };
     check.of(address.to_string())
@@ -147,7 +149,8 @@ fn not_opened(address: &DriveAddress, error: &Error) -> Check {
         ErrorKind::NotFound => Some("stanchion drives"),
         _ => None,
     };
-    let check = Check::new("opening", Status::Fail, error.to_string()).of(address.to_string());
+    let check = Check::new("opening", Status::Fail, error.to_string());
+    let check = check.kind(error.kind()).of(address.to_string());
     Check { fix: fix.map(str::to_owned), ..check }
 }
 
@@ -156,7 +159,7 @@ fn alignment(path: &Path) -> Check {
     let check = match direct_io(path) {
         Ok(found) => {
             let memory = found.memory_bytes.map_or_else(
-                || "an alignment that the kernel does not tell".to_owned(),
+                || "any alignment that the kernel takes (it does not report it)".to_owned(),
                 |bytes| format!("alignment {bytes}"),
             );
             Check::ok(NAME, format!("offsets of {} bytes, memory of {memory}", found.offset_bytes))
@@ -180,12 +183,12 @@ fn contents(survey: &Survey, address: &DriveAddress) -> Vec<Check> {
     }
     checks.push(match survey.info.as_ref().and_then(|info| info.volatile_cache) {
         Some(true) => Check::ok("write cache", "volatile; every commit flushes it"),
-        Some(false) => Check::ok("write cache", "none that a power cut could empty"),
-        None => Check::skip("write cache", "the kernel does not tell"),
+        Some(false) => Check::ok("write cache", "none that a power cut can empty"),
+        None => Check::skip("write cache", "the kernel does not report it"),
     });
     checks.push(match read_health_log(address) {
         Ok(Some(health)) => health_check(&health),
-        Ok(None) => Check::skip("health", "no NVMe drive: it keeps no account"),
+        Ok(None) => Check::skip("health", "not an NVMe drive: no health log"),
         Err(error) => Check::new("health", Status::Warn, error.to_string()),
     });
     checks.into_iter().map(|check| check.of(subject.clone())).collect()
@@ -259,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_group_is_told() {
+    fn a_shared_group_is_reported() {
         let tree = Tree::new();
         function(&tree, "0000:02:00.0", Some("vfio-pci"));
         tree.file("sys/bus/pci/devices/0000:00:1f.6/class", "0x020000\n");

@@ -3,15 +3,16 @@
 use clap::Args;
 use serde::Serialize;
 use stanchion_engine::{
-    CheckpointInfo, CheckpointName, DriveState, Error, Pool, PoolMode, Redundancy, SegmentInfo,
+    CheckpointInfo, CheckpointName, Error, Pool, PoolMode, Redundancy, SegmentInfo,
 };
 
-use crate::args::Common;
-use crate::config;
-use crate::exit::Failure;
+use super::Subcommand;
+use crate::checkpoint::{DriveBytes, bytes_by_drive, resolve};
+use crate::context::Context;
+use crate::error::CommandError;
+use crate::options::Group;
 use crate::output::{self, Output, plain};
-use crate::restore::resolve;
-use crate::save::{DriveBytes, bytes_by_drive};
+use crate::record::drive_state;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,21 +23,27 @@ Examples:
 /// Arguments of `stanchion show`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct ShowArgs {
+pub struct Show {
     /// A checkpoint; without a step, the one with the highest step; without a name, the pool
     #[arg(value_name = "NAME[@STEP]")]
     name: Option<String>,
 }
 
+/// Either is there, and the other is null.
+#[derive(Default, Serialize)]
+struct Report {
+    pool: Option<PoolRecord>,
+    checkpoint: Option<CheckpointRecord>,
+}
+
 #[derive(Serialize)]
-struct PoolDocument {
-    format_version: u32,
-    pool: String,
+struct PoolRecord {
+    uuid: String,
     generation: u64,
     created_at: String,
     chunk_bytes: u64,
-    checkpoints: usize,
-    max_checkpoints: usize,
+    checkpoint_count: usize,
+    max_checkpoint_count: usize,
     capacity_bytes: u64,
     free_bytes: Option<u64>,
     copies: u8,
@@ -45,6 +52,7 @@ struct PoolDocument {
 
 #[derive(Serialize)]
 struct DriveRecord {
+    uuid: String,
     serial: String,
     address: String,
     model: String,
@@ -53,17 +61,15 @@ struct DriveRecord {
     volatile_cache: Option<bool>,
     /// "member", "absent" or "rebuilding".
     state: &'static str,
-    uuid: String,
 }
 
 #[derive(Serialize)]
-struct CheckpointDocument {
-    format_version: u32,
+struct CheckpointRecord {
     name: String,
     step: u64,
-    id: String,
-    bytes: u64,
-    participants: u32,
+    uuid: String,
+    data_bytes: u64,
+    participant_count: u32,
     committed_at: String,
     generation: u64,
     drives: Vec<DriveBytes>,
@@ -75,24 +81,26 @@ struct ShardRecord {
     participant: u32,
     name: String,
     offset_bytes: u64,
-    bytes: u64,
+    len_bytes: u64,
     dtype: String,
     shape: Vec<u64>,
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When the pool cannot be opened, or the checkpoint does not exist or cannot be read.
-pub fn run(args: &ShowArgs, common: &Common, output: Output) -> Result<(), Failure> {
-    let pool = config::open(common, PoolMode::ReadOnly, output)?;
-    match &args.name {
-        Some(name) => show_checkpoint(&pool, &resolve(&pool, name)?, output),
-        None => show_pool(&pool, output),
+impl Subcommand for Show {
+    const NAME: &'static str = "show";
+    const ABOUT: &'static str = "Show a pool, or the shards of one checkpoint";
+    const GROUPS: &'static [Group] = &[Group::Drives, Group::Engine, Group::Output];
+
+    fn run(&self, context: &Context) -> Result<(), CommandError> {
+        let pool = context.open(PoolMode::ReadOnly)?;
+        match &self.name {
+            Some(name) => show_checkpoint(&pool, &resolve(&pool, name)?, context.output),
+            None => show_pool(&pool, context.output),
+        }
     }
 }
 
-fn show_pool(pool: &Pool, output: Output) -> Result<(), Failure> {
+fn show_pool(pool: &Pool, output: Output) -> Result<(), CommandError> {
     let info = pool.info();
     let checkpoints = pool.list();
     let used_bytes = used_bytes(pool, &checkpoints, info.chunk_bytes, output)?;
@@ -101,34 +109,30 @@ fn show_pool(pool: &Pool, output: Output) -> Result<(), Failure> {
         .drives
         .into_iter()
         .map(|drive| DriveRecord {
+            uuid: drive.uuid.to_string(),
             serial: drive.serial,
             address: drive.address,
             model: drive.model,
             back_end: drive.back_end,
             capacity_bytes: drive.capacity_bytes,
             volatile_cache: drive.volatile_cache,
-            state: match drive.state {
-                DriveState::Member => "member",
-                DriveState::Absent => "absent",
-                DriveState::Rebuilding => "rebuilding",
-            },
-            uuid: drive.uuid.to_string(),
+            state: drive_state(drive.state),
         })
         .collect();
     if output.json {
-        return output.document(&PoolDocument {
-            format_version: 1,
-            pool: info.pool.to_string(),
+        let pool = PoolRecord {
+            uuid: info.pool.to_string(),
             generation: info.generation.0,
-            created_at: output::time(info.created_unix_ns),
+            created_at: output::exact_time(info.created_unix_ns),
             chunk_bytes: info.chunk_bytes,
-            checkpoints: checkpoints.len(),
-            max_checkpoints: info.max_checkpoints,
+            checkpoint_count: checkpoints.len(),
+            max_checkpoint_count: info.max_checkpoints,
             capacity_bytes: info.capacity_bytes,
             free_bytes,
             copies: info.redundancy.copies(),
             drives,
-        });
+        };
+        return output.document(Show::NAME, &Report { pool: Some(pool), ..Report::default() });
     }
     output.text(format_args!(
         "pool {}{}, made {}, generation {}\n\
@@ -167,7 +171,7 @@ fn used_bytes(
     checkpoints: &[CheckpointInfo],
     chunk_bytes: u64,
     output: Output,
-) -> Result<Option<u64>, Failure> {
+) -> Result<Option<u64>, CommandError> {
     let mut used_bytes = Some(0);
     for info in checkpoints {
         match pool.segments(&info.name) {
@@ -177,7 +181,7 @@ fn used_bytes(
                 used_bytes = used_bytes.map(|used| used + bytes);
             }
             Err(Error::Damaged(damage)) => {
-                output.notice(damage);
+                output.notice("damaged", damage);
                 used_bytes = None;
             }
             Err(error) => return Err(error.into()),
@@ -186,7 +190,7 @@ fn used_bytes(
     Ok(used_bytes)
 }
 
-fn show_checkpoint(pool: &Pool, name: &CheckpointName, output: Output) -> Result<(), Failure> {
+fn show_checkpoint(pool: &Pool, name: &CheckpointName, output: Output) -> Result<(), CommandError> {
     let info = pool.find(name)?;
     let drives = bytes_by_drive(pool, name)?;
     let segments = pool.segments(name)?;
@@ -197,38 +201,43 @@ fn show_checkpoint(pool: &Pool, name: &CheckpointName, output: Output) -> Result
                 participant: segment.participant,
                 name: shard.name,
                 offset_bytes: shard.offset_bytes,
-                bytes: shard.len_bytes,
+                len_bytes: shard.len_bytes,
                 dtype: shard.dtype,
                 shape: shard.shape,
             })
         })
         .collect();
     if output.json {
-        return output.document(&CheckpointDocument {
-            format_version: 1,
+        let checkpoint = CheckpointRecord {
             name: info.name.name,
             step: info.name.step,
-            id: info.id.to_string(),
-            bytes: info.bytes,
-            participants: info.participants,
-            committed_at: output::time(info.committed_unix_ns),
+            uuid: info.id.to_string(),
+            data_bytes: info.bytes,
+            participant_count: info.participants,
+            committed_at: output::exact_time(info.committed_unix_ns),
             generation: info.generation.0,
             drives,
             shards,
-        });
+        };
+        let report = Report { checkpoint: Some(checkpoint), ..Report::default() };
+        return output.document(Show::NAME, &report);
     }
     output.text(format_args!(
-        "{name}: {} bytes ({}), {} participants, committed {}, generation {}, id {}\n",
+        "{name}: {} bytes ({}), {}, committed {}, generation {}, id {}\n",
         info.bytes,
         output::size(info.bytes),
-        info.participants,
+        output::count(info.participants as usize, "participant"),
         output::time(info.committed_unix_ns),
         info.generation,
         info.id
     ))?;
     let mut table = output::table(&["SERIAL", "ADDRESS", "SIZE"], &["SIZE"]);
     for drive in drives {
-        table.add_row([plain(&drive.serial), plain(&drive.address), output::size(drive.bytes)]);
+        table.add_row([
+            plain(&drive.serial),
+            plain(&drive.address),
+            output::size(drive.data_bytes),
+        ]);
     }
     output.text(format_args!("{}\n", output::lines(&table)))?;
     let header = ["PARTICIPANT", "SHARD", "SIZE", "OFFSET", "DTYPE", "SHAPE"];
@@ -238,7 +247,7 @@ fn show_checkpoint(pool: &Pool, name: &CheckpointName, output: Output) -> Result
         table.add_row([
             shard.participant.to_string(),
             plain(&shard.name),
-            output::size(shard.bytes),
+            output::size(shard.len_bytes),
             shard.offset_bytes.to_string(),
             plain(&shard.dtype),
             shape.join("x"),

@@ -9,15 +9,16 @@ use std::path::Path;
 
 use clap::Args;
 use serde::Serialize;
+use stanchion_engine::ErrorKind;
 use stanchion_engine::DriveAddress;
-use stanchion_engine::Error;
 use stanchion_engine::host::pci::NvmeFunction;
 
-use self::check::{Check, Needs, Root, Status};
-use crate::args::Common;
-use crate::config;
-use crate::exit::Failure;
-use crate::output::{self, Output, plain};
+use self::check::{Check, CheckRecord, Needs, Root, Status};
+use super::Subcommand;
+use crate::context::Context;
+use crate::error::CommandError;
+use crate::options::Group;
+use crate::output::{self, plain};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,39 +27,48 @@ Examples:
   stanchion doctor --drive /dev/nvme1n1 --json                or by the kernel
 
 Each line is ok, warn (it works, but worse than it could), fail (what was asked for cannot work) or skip
-(not needed for these drives). After the table stand the commands that mend what is not ok. Nothing is
-changed; a drive that SPDK drives is attached to be asked, which resets it. Exit code 13 when a line is
-fail.";
+(not needed for these drives). The commands that fix what is not ok stand after the table. Nothing is
+changed; a drive of SPDK is attached to read its state, which resets it. The exit code is that of what
+failed: 11 for a drive in use, 10 for one that does not exist, else 13.";
 
 /// `stanchion doctor` has no arguments of its own.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct DoctorArgs {}
+pub struct Doctor {}
 
 #[derive(Serialize)]
-struct Document {
-    format_version: u32,
-    checks: Vec<Check>,
+struct Report {
+    checks: Vec<CheckRecord>,
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When a check has failed; they are told before.
-pub fn run(_: &DoctorArgs, common: &Common, output: Output) -> Result<(), Failure> {
-    let given = config::drives(common)?;
-    let root = Root(Path::new("/"));
-    let checks = examine(root, &given);
-    let failed = checks.iter().filter(|check| check.status == Status::Fail).count();
-    if output.json {
-        output.document(&Document { format_version: 1, checks })?;
-    } else {
-        output.text(table(&checks))?;
+impl Subcommand for Doctor {
+    const NAME: &'static str = "doctor";
+    const ABOUT: &'static str =
+        "Check what keeps this machine, and the given drives, from being used";
+    const GROUPS: &'static [Group] = &[Group::Drives, Group::Output];
+
+    fn run(&self, context: &Context) -> Result<(), CommandError> {
+        let (given, output) = (context.drives()?, context.output);
+        let checks = examine(Root(Path::new("/")), &given);
+        if output.json {
+            let checks = checks.iter().map(CheckRecord::from).collect();
+            output.document(Self::NAME, &Report { checks })?;
+        } else {
+            output.text(table(&checks))?;
+        }
+        verdict(&checks)
     }
-    match failed {
-        0 => Ok(()),
-        count => Err(Error::Environment(format!("{count} checks failed")).into()),
-    }
+}
+
+/// Fails as the failed checks do: with their kind where it is the same for all of them, else as a
+/// machine that is not ready.
+fn verdict(checks: &[Check]) -> Result<(), CommandError> {
+    let mut kinds = checks.iter().filter(|c| c.status == Status::Fail).map(|check| check.kind);
+    let count = kinds.clone().count();
+    let Some(first) = kinds.next() else { return Ok(()) };
+    let kind = if kinds.all(|kind| kind == first) { first } else { ErrorKind::Environment };
+    let text = format!("{} failed; the table says what to run", output::count(count, "check"));
+    Err(CommandError::of_kind(kind, text))
 }
 
 fn examine(root: Root<'_>, given: &[DriveAddress]) -> Vec<Check> {
@@ -101,7 +111,7 @@ fn table(checks: &[Check]) -> String {
     let fixes: Vec<&Check> =
         checks.iter().filter(|c| c.status >= Status::Warn && c.fix.is_some()).collect();
     if !fixes.is_empty() {
-        text.push_str("\n\nTo mend it:");
+        text.push_str("\n\nTo fix it:");
     }
     for check in fixes {
         let subject =
@@ -153,13 +163,24 @@ mod tests {
     }
 
     #[test]
-    fn the_table_ends_with_what_mends() {
+    fn the_exit_code_is_that_of_what_failed() {
+        let fail = |kind| Check::new("a", Status::Fail, "x").kind(kind);
+        let code = |checks: &[Check]| verdict(checks).map_err(|error| error.kind_and_code().1);
+        assert_eq!(code(&[Check::ok("a", "fine")]), Ok(()));
+        assert_eq!(code(&[Check::new("a", Status::Fail, "x")]), Err(13));
+        assert_eq!(code(&[fail(ErrorKind::Busy), Check::ok("a", "fine")]), Err(11));
+        assert_eq!(code(&[fail(ErrorKind::NotFound), fail(ErrorKind::NotFound)]), Err(10));
+        assert_eq!(code(&[fail(ErrorKind::Busy), fail(ErrorKind::NotFound)]), Err(13));
+    }
+
+    #[test]
+    fn the_table_ends_with_the_fixes() {
         let checks = [
             Check::ok("a", "fine").fix("not needed"),
             Check::new("b", Status::Warn, "so so").of("S1").fix("do this"),
         ];
         let text = table(&checks);
         assert!(text.contains("warn    b      S1  so so"), "{text}");
-        assert!(text.ends_with("To mend it:\n  b of S1: do this"), "{text}");
+        assert!(text.ends_with("To fix it:\n  b of S1: do this"), "{text}");
     }
 }

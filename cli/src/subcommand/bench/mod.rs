@@ -1,7 +1,9 @@
 //! `stanchion bench`: how fast a pool saves and restores, durable and verified.
 //!
-//! It uses a scratch checkpoint `stanchion-bench@N`, never one of the user's, and removes it at the
-//! end, also after an error or Ctrl-C.
+//! It saves a scratch checkpoint `stanchion-bench@N`, and removes it at the end, also after an error or
+//! Ctrl-C.
+
+mod ladder;
 
 use std::fs::File;
 use std::io::Read as _;
@@ -15,15 +17,15 @@ use stanchion_engine::{
     BulkOptions, BulkSession, CheckpointName, CheckpointSpec, Pool, PoolMode, Saved,
 };
 
-use crate::args::{Common, parse_size};
-use crate::config;
-use crate::exit::Failure;
+use super::Subcommand;
+use crate::checkpoint::bytes_by_drive;
+use crate::context::Context;
+use crate::error::CommandError;
 use crate::interrupt::Interrupt;
-use crate::ladder;
+use crate::options::Group;
 use crate::output::{self, Output};
-use crate::plan::positive;
-use crate::progress::Progress;
-use crate::save::bytes_by_drive;
+use crate::progress_bar::ProgressBar;
+use crate::values::{parse_size, positive};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,10 +33,10 @@ Examples:
   stanchion bench read --json
   stanchion bench ladder --size 1GiB --ranks 4      what each published remedy gains, and the stall
 
-A write counts from the first byte to the durable commit; a read is verified. The bytes are random,
-made once for each buffer, so that making them costs no time. CPU seconds are those of all threads of
-this process. The ladder copies its bytes from ordinary memory on every rung; compute beside saves is a
-sleep, as it is for processors while a device works.";
+A write is timed from the first byte to the durable commit; a read is verified. The bytes are random,
+and made once for each buffer before the clock starts. CPU seconds are those of all threads of this
+process. The ladder copies its bytes from ordinary memory on every rung; compute is simulated by
+sleeping.";
 
 /// The scratch checkpoint's name.
 const SCRATCH: &str = "stanchion-bench";
@@ -42,14 +44,14 @@ const SCRATCH: &str = "stanchion-bench";
 /// Arguments of `stanchion bench`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct BenchArgs {
+pub struct Bench {
     /// What to measure
     #[arg(value_enum)]
     what: What,
     /// Size of the scratch checkpoint
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     pub size: u64,
-    /// How often
+    /// Number of runs
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
     /// Memory for buffers
@@ -58,10 +60,10 @@ pub struct BenchArgs {
     /// Ladder: ranks that divide a checkpoint
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub ranks: u32,
-    /// Ladder: seconds of compute of an iteration [default: half as long again as a save]
+    /// Ladder: seconds of compute of an iteration [default: 1.5 times those of a save]
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     pub compute: Option<f64>,
-    /// Ladder: file that the rungs without a pool write [default: one beside a drive that is a file]
+    /// Ladder: file that the rungs without a pool write [default: one in the folder of a drive file]
     #[arg(long, value_name = "FILE")]
     pub scratch: Option<PathBuf>,
 }
@@ -78,11 +80,10 @@ enum What {
 }
 
 #[derive(Serialize)]
-struct Document {
-    format_version: u32,
+struct Report {
     what: &'static str,
-    bytes: u64,
-    drives: usize,
+    data_bytes: u64,
+    drive_count: usize,
     runs: Vec<Run>,
     median_gb_per_s: f64,
 }
@@ -92,7 +93,7 @@ struct Run {
     seconds: f64,
     gb_per_s: f64,
     /// Only of writes.
-    commit_tail_ms: Option<f64>,
+    commit_tail_seconds: Option<f64>,
     cpu_seconds: f64,
     drives: Vec<DriveRate>,
 }
@@ -100,7 +101,7 @@ struct Run {
 #[derive(Serialize)]
 struct DriveRate {
     serial: String,
-    bytes: u64,
+    data_bytes: u64,
     gb_per_s: f64,
 }
 
@@ -122,7 +123,7 @@ impl<'pool> Scratch<'pool> {
     ///
     /// # Errors
     /// As [`Pool::remove`].
-    pub fn remove(&mut self) -> Result<(), Failure> {
+    pub fn remove(&mut self) -> Result<(), CommandError> {
         if std::mem::take(&mut self.exists) {
             self.pool.remove(&self.name)?;
         }
@@ -138,72 +139,66 @@ impl Drop for Scratch<'_> {
     }
 }
 
-/// Runs it.
-///
-/// # Errors
-/// Whatever failed; the scratch checkpoint is gone all the same.
-pub fn run(
-    args: &BenchArgs,
-    common: &Common,
-    output: Output,
-    interrupt: &Interrupt,
-) -> Result<(), Failure> {
-    let pool = config::open(common, PoolMode::ReadWrite, output)?;
-    interrupt.defer();
-    // A scratch checkpoint that a killed run has left stays, and its number is not used again.
-    let step = pool.latest(SCRATCH).map_or(Some(0), |left| left.name.step.checked_add(1));
-    let step = step.ok_or_else(|| Failure::Failed(format!("remove the last {SCRATCH}@STEP")))?;
-    let name = CheckpointName::new(SCRATCH, step)?;
-    if args.what == What::Ladder {
-        let drives = config::required_drives(common)?;
-        return ladder::run(args, &pool, &drives, name, output, interrupt);
-    }
-    let mut scratch = Scratch::new(&pool, name.clone());
-    let mut bulk = pool.bulk_session(&BulkOptions { memory_bytes: args.buffer_size })?;
-    fill_randomly(&mut bulk)?;
-    let mut runs = Vec::new();
-    if args.what == What::Read {
-        save(&mut bulk, &mut scratch, args.size, output, interrupt)?;
-    }
-    for number in 1..=args.runs {
-        let cpu_before = cpu_time();
-        let (time, commit_tail) = match args.what {
-            What::Write => {
-                let saved = save(&mut bulk, &mut scratch, args.size, output, interrupt)?;
-                (saved.time, Some(saved.commit_tail))
+impl Subcommand for Bench {
+    const NAME: &'static str = "bench";
+    const ABOUT: &'static str = "Measure how fast a pool saves or restores";
+    const GROUPS: &'static [Group] = &Group::ALL;
+
+    fn run(&self, context: &Context) -> Result<(), CommandError> {
+        let (output, interrupt) = (context.output, &context.interrupt);
+        let pool = context.open(PoolMode::ReadWrite)?;
+        interrupt.defer();
+        // A scratch checkpoint that a killed run has left stays, and its number is not used again.
+        let step = pool.latest(SCRATCH).map_or(Some(0), |left| left.name.step.checked_add(1));
+        let step = step.ok_or_else(|| {
+            CommandError::Failed(format!("{SCRATCH} has no step left; remove its last one"))
+        })?;
+        let name = CheckpointName::new(SCRATCH, step)?;
+        if self.what == What::Ladder {
+            return ladder::run(self, &pool, &context.required_drives()?, name, output, interrupt);
+        }
+        let mut scratch = Scratch::new(&pool, name.clone());
+        let mut bulk = pool.bulk_session(&BulkOptions { memory_bytes: self.buffer_size })?;
+        fill_randomly(&mut bulk)?;
+        let mut runs = Vec::new();
+        if self.what == What::Read {
+            save(&mut bulk, &mut scratch, self.size, output, interrupt)?;
+        }
+        for number in 1..=self.runs {
+            let cpu_before = cpu_time();
+            let (time, commit_tail) = match self.what {
+                What::Write => {
+                    let saved = save(&mut bulk, &mut scratch, self.size, output, interrupt)?;
+                    (saved.time, Some(saved.commit_tail))
+                }
+                _ => (restore(&mut bulk, &name, self.size, output, interrupt)?, None),
+            };
+            let cpu = cpu_time().saturating_sub(cpu_before);
+            let run = describe(&pool, &name, self.size, time, commit_tail, cpu)?;
+            if !output.json {
+                print_run(number, &run, output)?;
             }
-            _ => (restore(&mut bulk, &name, args.size, output, interrupt)?, None),
-        };
-        let cpu = cpu_time().saturating_sub(cpu_before);
-        let run = describe(&pool, &name, args.size, time, commit_tail, cpu)?;
-        if !output.json {
-            tell(number, &run, output)?;
+            runs.push(run);
+            if self.what == What::Write {
+                scratch.remove()?;
+            }
         }
-        runs.push(run);
-        if args.what == What::Write {
-            scratch.remove()?;
+        scratch.remove()?;
+        let median_gb_per_s = median(runs.iter().map(|run| run.gb_per_s).collect());
+        let what = if self.what == What::Write { "write" } else { "read" };
+        if output.json {
+            let (data_bytes, drive_count) = (self.size, pool.info().drives.len());
+            return output.document(
+                Self::NAME,
+                &Report { what, data_bytes, drive_count, runs, median_gb_per_s },
+            );
         }
+        output.text(format_args!(
+            "{what} of {}: median {median_gb_per_s:.2} GB/s over {}",
+            output::size(self.size),
+            output::count(runs.len(), "run")
+        ))
     }
-    scratch.remove()?;
-    let median_gb_per_s = median(runs.iter().map(|run| run.gb_per_s).collect());
-    let what = if args.what == What::Write { "write" } else { "read" };
-    if output.json {
-        let drives = pool.info().drives.len();
-        let bytes = args.size;
-        return output.document(&Document {
-            format_version: 1,
-            what,
-            bytes,
-            drives,
-            runs,
-            median_gb_per_s,
-        });
-    }
-    output.text(format_args!(
-        "{what} of {}: median {median_gb_per_s:.2} GB/s over {} runs",
-        output::size(args.size),
-        runs.len()
-    ))
 }
 
 /// The middle of some numbers, or of the two in the middle. There is at least one.
@@ -214,8 +209,8 @@ pub fn median(mut numbers: Vec<f64>) -> f64 {
 }
 
 /// Bytes that no drive can compress.
-fn fill_randomly(bulk: &mut BulkSession<'_>) -> Result<(), Failure> {
-    let failed = |error| Failure::os("reading /dev/urandom", error);
+fn fill_randomly(bulk: &mut BulkSession<'_>) -> Result<(), CommandError> {
+    let failed = |error| CommandError::os("reading /dev/urandom", error);
     let mut random = File::open("/dev/urandom").map_err(failed)?;
     for buffer in bulk.buffers() {
         random.read_exact(buffer?).map_err(failed)?;
@@ -229,12 +224,12 @@ fn save(
     len_bytes: u64,
     output: Output,
     interrupt: &Interrupt,
-) -> Result<Saved, Failure> {
+) -> Result<Saved, CommandError> {
     let spec = CheckpointSpec::single(scratch.name.clone(), len_bytes);
-    let progress = Progress::new(output, "writing", len_bytes);
+    let progress = ProgressBar::new(output, "writing", len_bytes);
     let mut watch = |bytes| {
         progress.set(bytes);
-        interrupt.check(&format!("{} was given up", spec.name))
+        interrupt.check(&format!("{} was not saved", spec.name))
     };
     let saved = bulk.save(&spec, &[], &mut |_, _| Ok(()), &mut watch)?;
     scratch.exists = true;
@@ -247,8 +242,8 @@ fn restore(
     len_bytes: u64,
     output: Output,
     interrupt: &Interrupt,
-) -> Result<Duration, Failure> {
-    let progress = Progress::new(output, "reading", len_bytes);
+) -> Result<Duration, CommandError> {
+    let progress = ProgressBar::new(output, "reading", len_bytes);
     let mut watch = |bytes| {
         progress.set(bytes);
         interrupt.check(&format!("{name} was not restored"))
@@ -273,24 +268,25 @@ fn describe(
     time: Duration,
     commit_tail: Option<Duration>,
     cpu: Duration,
-) -> Result<Run, Failure> {
+) -> Result<Run, CommandError> {
     let drives = bytes_by_drive(pool, name)?.into_iter().map(|drive| DriveRate {
         serial: drive.serial,
-        bytes: drive.bytes,
-        gb_per_s: output::gb_per_s(drive.bytes, time),
+        data_bytes: drive.data_bytes,
+        gb_per_s: output::gb_per_s(drive.data_bytes, time),
     });
     Ok(Run {
         seconds: time.as_secs_f64(),
         gb_per_s: output::gb_per_s(bytes, time),
-        commit_tail_ms: commit_tail.map(|tail| tail.as_secs_f64() * 1e3),
+        commit_tail_seconds: commit_tail.map(|tail| tail.as_secs_f64()),
         cpu_seconds: cpu.as_secs_f64(),
         drives: drives.collect(),
     })
 }
 
-fn tell(number: u32, run: &Run, output: Output) -> Result<(), Failure> {
-    let tail =
-        run.commit_tail_ms.map_or_else(String::new, |ms| format!(", commit tail {ms:.1} ms"));
+fn print_run(number: u32, run: &Run, output: Output) -> Result<(), CommandError> {
+    let tail = run
+        .commit_tail_seconds
+        .map_or_else(String::new, |s| format!(", commit tail {:.1} ms", s * 1e3));
     let drives: Vec<String> =
         run.drives.iter().map(|drive| format!("{:.2}", drive.gb_per_s)).collect();
     output.text(format_args!(

@@ -1,8 +1,7 @@
 //! `stanchion save`: files become the shards of one checkpoint.
 //!
 //! The files lie in the segment one after the other, in the order given. They are read while earlier
-//! bytes of them are being written, and whoever changes a file meanwhile spoils the save, which is
-//! noticed and given up.
+//! bytes of them are being written. A file that changes meanwhile is noticed, and the save fails.
 
 use std::collections::HashSet;
 use std::fs::{self, File, Metadata};
@@ -15,12 +14,14 @@ use serde::Serialize;
 use stanchion_engine::Shard;
 use stanchion_engine::{BulkOptions, CheckpointName, CheckpointSpec, Pool, PoolMode, Saved};
 
-use crate::args::{Common, parse_size};
-use crate::config;
-use crate::exit::Failure;
-use crate::interrupt::Interrupt;
+use super::Subcommand;
+use crate::checkpoint::{DriveBytes, bytes_by_drive};
+use crate::context::Context;
+use crate::error::CommandError;
+use crate::options::Group;
 use crate::output::{self, Output};
-use crate::progress::Progress;
+use crate::progress_bar::ProgressBar;
+use crate::values::parse_size;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,12 +29,12 @@ Examples:
   stanchion save llama@200 shard-*.bin --buffer-size 256MiB --json
 
 Each file becomes a shard under its base name. The checkpoint is visible, and the command ends with
-code 0, when everything is durable on every drive; until then Ctrl-C gives it up without a trace.";
+code 0, when everything is durable on every drive. Until then Ctrl-C ends the save and leaves nothing.";
 
 /// Arguments of `stanchion save`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct SaveArgs {
+pub struct Save {
     /// The new checkpoint: a name and a training step, as in llama@100
     #[arg(value_name = "NAME@STEP")]
     name: String,
@@ -62,77 +63,68 @@ struct Sources<'a> {
 
 #[derive(Serialize)]
 struct Report {
-    format_version: u32,
     name: String,
     step: u64,
-    shards: usize,
-    bytes: u64,
+    shard_count: usize,
+    data_bytes: u64,
     seconds: f64,
     gb_per_s: f64,
-    commit_tail_ms: f64,
+    commit_tail_seconds: f64,
     generation: u64,
     drives: Vec<DriveBytes>,
 }
 
-/// Bytes of a checkpoint on one drive.
-#[derive(Serialize)]
-pub struct DriveBytes {
-    /// The drive's serial.
-    pub serial: String,
-    /// Its address.
-    pub address: String,
-    /// Data bytes of the checkpoint there.
-    pub bytes: u64,
+impl Subcommand for Save {
+    const NAME: &'static str = "save";
+    const ABOUT: &'static str = "Save files as a checkpoint";
+    const GROUPS: &'static [Group] = &Group::ALL;
+
+    fn run(&self, context: &Context) -> Result<(), CommandError> {
+        let (output, interrupt) = (context.output, &context.interrupt);
+        let name: CheckpointName = self.name.parse()?;
+        let sources = look_at(&self.files)?;
+        let shards = pack(&sources);
+        let len_bytes = shards.last().map_or(0, |shard| shard.offset_bytes + shard.len_bytes);
+        let pool = context.open(PoolMode::ReadWrite)?;
+        interrupt.defer();
+        let (participants, participant) = (1, 0);
+        let spec =
+            CheckpointSpec { name: name.clone(), participants, participant, len_bytes, shards };
+        let progress = ProgressBar::new(output, &format!("saving {name}"), len_bytes);
+        let mut reader = Sources { left: sources.iter(), open: None };
+        let mut bulk = pool.bulk_session(&BulkOptions { memory_bytes: self.buffer_size })?;
+        let mut watch = |bytes| {
+            progress.set(bytes);
+            interrupt.check(&format!("{name} was not saved"))
+        };
+        let saved = bulk.save(&spec, &[], &mut |into, _| reader.read(into), &mut watch)?;
+        drop((progress, bulk));
+        report(&pool, &spec, &saved, output)
+    }
 }
 
-/// Runs it.
-///
-/// # Errors
-/// Whatever kept the checkpoint from being saved.
-pub fn run(
-    args: &SaveArgs,
-    common: &Common,
-    output: Output,
-    interrupt: &Interrupt,
-) -> Result<(), Failure> {
-    let name: CheckpointName = args.name.parse()?;
-    let sources = look_at(&args.files)?;
-    let shards = pack(&sources);
-    let len_bytes = shards.last().map_or(0, |shard| shard.offset_bytes + shard.len_bytes);
-    let pool = config::open(common, PoolMode::ReadWrite, output)?;
-    interrupt.defer();
-    let spec =
-        CheckpointSpec { name: name.clone(), participants: 1, participant: 0, len_bytes, shards };
-    let progress = Progress::new(output, &format!("saving {name}"), len_bytes);
-    let mut reader = Sources { left: sources.iter(), open: None };
-    let mut bulk = pool.bulk_session(&BulkOptions { memory_bytes: args.buffer_size })?;
-    let mut watch = |bytes| {
-        progress.set(bytes);
-        interrupt.check(&format!("{name} was given up"))
-    };
-    let saved = bulk.save(&spec, &[], &mut |into, _| reader.read(into), &mut watch)?;
-    drop((progress, bulk));
-    tell(&pool, &spec, &saved, output)
-}
-
-fn look_at(files: &[PathBuf]) -> Result<Vec<Source>, Failure> {
+fn look_at(files: &[PathBuf]) -> Result<Vec<Source>, CommandError> {
     let mut names = HashSet::new();
     let mut sources = Vec::with_capacity(files.len());
     for path in files {
         let shown = path.display();
-        let metadata =
-            fs::metadata(path).map_err(|error| Failure::os(format!("file {shown}"), error))?;
+        let metadata = fs::metadata(path)
+            .map_err(|error| CommandError::path(format!("file {shown}"), error))?;
         if !metadata.is_file() {
-            return Err(Failure::Usage(format!("{shown} is not a regular file")));
+            return Err(CommandError::Usage(format!(
+                "{shown} is not a regular file; name the files to save"
+            )));
         }
         let base = path.file_name().and_then(|name| name.to_str());
         let Some(base) = base else {
-            return Err(Failure::Usage(format!("{shown}: its base name is not UTF-8")));
+            return Err(CommandError::Usage(format!(
+                "{shown}: its base name is not UTF-8; rename it"
+            )));
         };
         if !names.insert(base.to_owned()) {
-            return Err(Failure::Usage(format!(
+            return Err(CommandError::Usage(format!(
                 "two files have the base name {base}; shards are restored under their base names, \
-                 so rename one or save it as another checkpoint"
+                 so rename one, or save it as another checkpoint"
             )));
         }
         sources.push(Source { path: path.clone(), name: base.to_owned(), metadata });
@@ -156,14 +148,14 @@ fn pack(sources: &[Source]) -> Vec<Shard> {
 
 impl Source {
     /// The file, if it is still the one that was looked at.
-    fn open(&self) -> Result<File, Failure> {
+    fn open(&self) -> Result<File, CommandError> {
         let file = File::open(&self.path).map_err(|error| self.failed(error))?;
         self.check_unchanged(&file)?;
         Ok(file)
     }
 
-    /// Fails if somebody wrote to the file since its space was reserved.
-    fn check_unchanged(&self, file: &File) -> Result<(), Failure> {
+    /// Fails if the file changed since its space was reserved.
+    fn check_unchanged(&self, file: &File) -> Result<(), CommandError> {
         let now = file.metadata().map_err(|error| self.failed(error))?;
         let identity = |m: &Metadata| (m.dev(), m.ino(), m.len(), m.mtime(), m.mtime_nsec());
         if identity(&now) == identity(&self.metadata) {
@@ -172,34 +164,37 @@ impl Source {
         if now.len() < self.metadata.len() {
             return Err(self.is_shorter(now.len()));
         }
-        Err(Failure::Failed(format!(
-            "{} changed while it was being saved; the checkpoint is given up",
+        Err(CommandError::Failed(format!(
+            "{} changed while it was being saved; the checkpoint was not saved: save again once the \
+             file is complete",
             self.path.display()
         )))
     }
 
-    fn is_shorter(&self, len_bytes: u64) -> Failure {
-        Failure::Failed(format!(
-            "{} has become shorter while it was being saved, {len_bytes} bytes instead of {}; \
-             the checkpoint is given up",
+    fn is_shorter(&self, len_bytes: u64) -> CommandError {
+        CommandError::Failed(format!(
+            "{} became shorter while it was being saved, {len_bytes} bytes instead of {}; the \
+             checkpoint was not saved: save again once the file is complete",
             self.path.display(),
             self.metadata.len()
         ))
     }
 
-    fn failed(&self, error: std::io::Error) -> Failure {
-        Failure::os(format!("reading {}", self.path.display()), error)
+    fn failed(&self, error: std::io::Error) -> CommandError {
+        CommandError::os(format!("reading {}", self.path.display()), error)
     }
 }
 
 impl Sources<'_> {
     /// Reads on, over the ends of files, until `into` is full. There are as many bytes as were
     /// declared: the caller asks for no more.
-    fn read(&mut self, mut into: &mut [u8]) -> Result<(), Failure> {
+    fn read(&mut self, mut into: &mut [u8]) -> Result<(), CommandError> {
         while !into.is_empty() {
             let Some((source, file, left)) = &mut self.open else {
                 let Some(source) = self.left.next() else {
-                    return Err(Failure::Failed("the files ended before the checkpoint".into()));
+                    return Err(CommandError::Failed(
+                        "the files ended before the checkpoint".into(),
+                    ));
                 };
                 self.open = Some((source, source.open()?, source.metadata.len()));
                 continue;
@@ -227,52 +222,38 @@ impl Sources<'_> {
     }
 }
 
-/// Bytes of a checkpoint by drive, in the order of the pool's drive table.
-///
-/// # Errors
-/// When its metadata cannot be read.
-pub fn bytes_by_drive(pool: &Pool, name: &CheckpointName) -> Result<Vec<DriveBytes>, Failure> {
-    let info = pool.info();
-    let mut drives: Vec<DriveBytes> = info
-        .drives
-        .into_iter()
-        .map(|drive| DriveBytes { serial: drive.serial, address: drive.address, bytes: 0 })
-        .collect();
-    for segment in pool.segments(name)? {
-        for (drive, bytes) in drives.iter_mut().zip(segment.bytes_per_drive) {
-            drive.bytes += bytes;
-        }
-    }
-    Ok(drives)
-}
-
-fn tell(pool: &Pool, spec: &CheckpointSpec, saved: &Saved, output: Output) -> Result<(), Failure> {
+fn report(
+    pool: &Pool,
+    spec: &CheckpointSpec,
+    saved: &Saved,
+    output: Output,
+) -> Result<(), CommandError> {
     let drives = bytes_by_drive(pool, &spec.name)?;
-    let bytes = spec.len_bytes;
-    let commit_tail_ms = saved.commit_tail.as_secs_f64() * 1e3;
+    let data_bytes = spec.len_bytes;
     if output.json {
-        return output.document(&Report {
-            format_version: 1,
-            name: spec.name.name.clone(),
-            step: spec.name.step,
-            shards: spec.shards.len(),
-            bytes,
-            seconds: saved.time.as_secs_f64(),
-            gb_per_s: output::gb_per_s(bytes, saved.time),
-            commit_tail_ms,
-            generation: saved.generation,
-            drives,
-        });
+        return output.document(
+            Save::NAME,
+            &Report {
+                name: spec.name.name.clone(),
+                step: spec.name.step,
+                shard_count: spec.shards.len(),
+                data_bytes,
+                seconds: saved.time.as_secs_f64(),
+                gb_per_s: output::gb_per_s(data_bytes, saved.time),
+                commit_tail_seconds: saved.commit_tail.as_secs_f64(),
+                generation: saved.generation,
+                drives,
+            },
+        );
     }
     output.summary(format_args!(
-        "saved {}: {} bytes ({}) in {}, {:.3} s, {}, commit tail {commit_tail_ms:.1} ms, \
-         generation {}",
+        "saved {}: {data_bytes} bytes ({}) in {}, {:.3} s, {}, commit tail {:.1} ms, generation {}",
         spec.name,
-        bytes,
-        output::size(bytes),
+        output::size(data_bytes),
         output::count(spec.shards.len(), "shard"),
         saved.time.as_secs_f64(),
-        output::rate(bytes, saved.time),
+        output::rate(data_bytes, saved.time),
+        saved.commit_tail.as_secs_f64() * 1e3,
         saved.generation
     ))?;
     for drive in drives {
@@ -280,7 +261,7 @@ fn tell(pool: &Pool, spec: &CheckpointSpec, saved: &Saved, output: Output) -> Re
             "  {} ({}): {}",
             drive.serial,
             drive.address,
-            output::size(drive.bytes)
+            output::size(drive.data_bytes)
         ))?;
     }
     Ok(())

@@ -5,9 +5,12 @@
 use clap::Args;
 use serde::Serialize;
 
-use crate::args::parse_size;
-use crate::exit::Failure;
-use crate::output::{self, Output};
+use super::Subcommand;
+use crate::context::Context;
+use crate::error::CommandError;
+use crate::options::Group;
+use crate::output;
+use crate::values::{parse_size, positive};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,7 +18,7 @@ Examples:
   stanchion plan --parameters 405e9 --ranks 16384 --nodes 2048 --iteration 5 --failures-per-day 7.8
   stanchion plan --size 14.23GB --drive-rate 2.2 --iteration 2 --every 1 --json
 
-Everything is arithmetic on what you say: measure --drive-rate with `stanchion bench write` and
+Everything is computed from these options: measure --drive-rate with `stanchion bench write` and
 --stage-rate with your own device-to-host copies. The best interval is Young's: the square root of
 twice the cost of a checkpoint times the time between failures.";
 
@@ -74,30 +77,20 @@ pub struct PlanArgs {
     mirror: bool,
 }
 
-/// A number above 0.
-///
-/// # Errors
-/// When it is none.
-pub fn positive(text: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| format!("{text:?} is no number above 0"))
-}
-
-/// What follows from the arguments.
+/// What follows from the arguments. Byte counts are rounded down.
 #[derive(Serialize, Clone, Debug)]
 struct Plan {
-    format_version: u32,
-    checkpoint_bytes: f64,
-    bytes_per_node: f64,
+    checkpoint_bytes: u64,
+    node_bytes: u64,
     /// Written to each drive, copies included.
-    bytes_per_drive: f64,
+    drive_bytes: u64,
     /// From the start of a save to durable and visible.
     save_seconds: f64,
     restore_seconds: f64,
     interval_seconds: f64,
     /// The trainer waits for the whole save.
     synchronous: Stall,
-    /// The save runs beside the next iterations, and the trainer waits for what is left of it.
+    /// The save overlaps with the next iterations, and the trainer waits for what is left of it.
     overlapped: Stall,
     /// Iterations between checkpoints that lose least, when saves are overlapped and when not.
     best_every_synchronous: f64,
@@ -105,7 +98,7 @@ struct Plan {
     /// Work that a failure costs: half an interval, restart, restore.
     lost_seconds_per_failure: f64,
     lost_seconds_per_day: f64,
-    drive_bytes_per_day: f64,
+    drive_bytes_per_day: u64,
     drive_writes_per_day: f64,
 }
 
@@ -144,10 +137,9 @@ impl Plan {
         let lost_seconds_per_failure = interval_seconds / 2.0 + args.restart + restore_seconds;
         let drive_bytes_per_day = bytes_per_drive * SECONDS_PER_DAY / interval_seconds;
         Plan {
-            format_version: 1,
-            checkpoint_bytes,
-            bytes_per_node,
-            bytes_per_drive,
+            checkpoint_bytes: checkpoint_bytes as u64,
+            node_bytes: bytes_per_node as u64,
+            drive_bytes: bytes_per_drive as u64,
             save_seconds,
             restore_seconds,
             interval_seconds,
@@ -158,27 +150,44 @@ impl Plan {
             best_every_overlapped: (save_seconds / args.iteration).ceil().max(1.0),
             lost_seconds_per_failure,
             lost_seconds_per_day: lost_seconds_per_failure * args.failures_per_day,
-            drive_bytes_per_day,
+            drive_bytes_per_day: drive_bytes_per_day as u64,
             drive_writes_per_day: drive_bytes_per_day / args.drive_size as f64,
         }
     }
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When stdout cannot be written.
-pub fn run(args: &PlanArgs, output: Output) -> Result<(), Failure> {
-    let plan = Plan::new(args);
-    if output.json {
-        return output.document(&plan);
+impl Subcommand for PlanArgs {
+    const NAME: &'static str = "plan";
+    const ABOUT: &'static str = "Compute what checkpoints of a training job will cost";
+    const GROUPS: &'static [Group] = &[Group::Output];
+
+    fn run(&self, context: &Context) -> Result<(), CommandError> {
+        let (plan, output) = (Plan::new(self), context.output);
+        if output.json {
+            output.document(Self::NAME, &plan)?;
+        } else {
+            output.text(table(&plan))?;
+        }
+        if plan.overlapped.seconds_per_checkpoint > 0.0 {
+            output.notice(
+                "save_too_slow",
+                format_args!(
+                    "a save takes longer than the {} iterations that it overlaps with: save every \
+                     {:.0} instead, or add drives",
+                    self.every, plan.best_every_overlapped
+                ),
+            );
+        }
+        Ok(())
     }
-    let bytes = |bytes: f64| output::size(bytes as u64);
+}
+
+fn table(plan: &Plan) -> String {
     let percent = |share: f64| format!("{:.2} %", 100.0 * share);
     let rows = [
-        ("checkpoint", format!("{} in all", bytes(plan.checkpoint_bytes))),
-        ("on each node", bytes(plan.bytes_per_node)),
-        ("to each drive", bytes(plan.bytes_per_drive)),
+        ("checkpoint", format!("{} in all", output::size(plan.checkpoint_bytes))),
+        ("on each node", output::size(plan.node_bytes)),
+        ("to each drive", output::size(plan.drive_bytes)),
         ("save, until durable", seconds(plan.save_seconds)),
         ("restore", seconds(plan.restore_seconds)),
         ("between checkpoints", seconds(plan.interval_seconds)),
@@ -191,7 +200,7 @@ pub fn run(args: &PlanArgs, output: Output) -> Result<(), Failure> {
             ),
         ),
         (
-            "stall, saving beside training",
+            "stall, saving during training",
             format!(
                 "{} each, {} of the time",
                 seconds(plan.overlapped.seconds_per_checkpoint),
@@ -199,14 +208,17 @@ pub fn run(args: &PlanArgs, output: Output) -> Result<(), Failure> {
             ),
         ),
         ("best interval, waiting", format!("every {:.0} iterations", plan.best_every_synchronous)),
-        ("best interval, beside", format!("every {:.0} iterations", plan.best_every_overlapped)),
-        ("lost by a failure", seconds(plan.lost_seconds_per_failure)),
-        ("lost each day", seconds(plan.lost_seconds_per_day)),
         (
-            "written to each drive, each day",
+            "best interval, overlapped",
+            format!("every {:.0} iterations", plan.best_every_overlapped),
+        ),
+        ("lost per failure", seconds(plan.lost_seconds_per_failure)),
+        ("lost per day", seconds(plan.lost_seconds_per_day)),
+        (
+            "written to each drive per day",
             format!(
                 "{}, {:.2} times its size",
-                bytes(plan.drive_bytes_per_day),
+                output::size(plan.drive_bytes_per_day),
                 plan.drive_writes_per_day
             ),
         ),
@@ -215,14 +227,7 @@ pub fn run(args: &PlanArgs, output: Output) -> Result<(), Failure> {
     for (what, value) in rows {
         table.add_row([what.to_owned(), value]);
     }
-    output.text(output::lines(&table).trim_start_matches('\n'))?;
-    if plan.overlapped.seconds_per_checkpoint > 0.0 {
-        output.notice(format_args!(
-            "a save takes longer than the {} iterations beside it: save every {:.0} instead, or add drives",
-            args.every, plan.best_every_overlapped
-        ));
-    }
-    Ok(())
+    output::lines(&table).trim_start_matches('\n').to_owned()
 }
 
 fn seconds(seconds: f64) -> String {
@@ -266,11 +271,11 @@ mod tests {
             [("1.3e9", 17.0), ("2.7e9", 35.0), ("6.7e9", 88.0), ("13e9", 173.0)]
         {
             let found = plan(&format!("--parameters {parameters} --iteration 1"));
-            is_near(found.checkpoint_bytes / GIB, gib, 0.025);
+            is_near(found.checkpoint_bytes as f64 / GIB, gib, 0.025);
         }
         for (parameters, gib) in [("8.03e9", 105.0), ("70.55e9", 912.0)] {
             let found = plan(&format!("--parameters {parameters} --iteration 1"));
-            is_near(found.checkpoint_bytes / GIB, gib, 0.01);
+            is_near(found.checkpoint_bytes as f64 / GIB, gib, 0.01);
         }
     }
 

@@ -40,12 +40,12 @@ fn huge_pages(root: Root<'_>, needs: Needs) -> Check {
     if free >= WANTED_PAGES {
         return Check::ok(NAME, evidence);
     }
-    let evidence = format!("{evidence}; {WANTED_PAGES} are wanted");
+    let evidence = format!("{evidence}; {WANTED_PAGES} are needed");
     let fix = format!("echo {} > /proc/sys/vm/nr_hugepages", total + WANTED_PAGES - free);
     match needs.spdk {
         true => Check::new(NAME, Status::Fail, evidence).fix(fix),
         false => {
-            let evidence = format!("{evidence}: buffers take ordinary pages instead");
+            let evidence = format!("{evidence}: buffers lie in ordinary pages instead");
             Check::new(NAME, Status::Warn, evidence).fix(fix)
         }
     }
@@ -57,7 +57,7 @@ fn hugetlbfs(root: Root<'_>, needs: Needs) -> Check {
     let is_huge = |line: &&str| line.split(' ').nth(2) == Some("hugetlbfs");
     match mounts.lines().find(is_huge).and_then(|line| line.split(' ').nth(1)) {
         Some(target) => Check::ok(NAME, format!("mounted at {target}")),
-        None => Check::lacking(NAME, needs.spdk, "not mounted; SPDK keeps its memory there").fix(
+        None => Check::lacking(NAME, needs.spdk, "not mounted; SPDK needs it for its memory").fix(
             "mkdir -p /dev/hugepages && mount -t hugetlbfs -o pagesize=2M nodev /dev/hugepages",
         ),
     }
@@ -75,8 +75,8 @@ fn locked_memory_of(limit: Option<u64>, is_root: bool, needs: Needs) -> Check {
         Some(bytes) => {
             let evidence = format!("RLIMIT_MEMLOCK is {}", output::size(bytes));
             if is_root {
-                // vfio counts no pages of whoever may lock memory anyway.
-                Check::ok(NAME, format!("{evidence}, which does not bind root"))
+                // vfio does not count the pages of a process that may lock any memory.
+                Check::ok(NAME, format!("{evidence}, which does not apply to root"))
             } else if bytes >= WANTED_PAGES * HUGE_PAGE_BYTES {
                 Check::ok(NAME, evidence)
             } else {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn locked_memory_binds_whoever_is_not_root() {
+    fn locked_memory_limits_users_that_are_not_root() {
         let status = |limit, is_root, needs| locked_memory_of(limit, is_root, needs).status;
         assert_eq!(status(None, false, SPDK), Status::Ok);
         assert_eq!(status(Some(8 << 20), true, SPDK), Status::Ok);

@@ -24,9 +24,9 @@ fn iommu(root: Root<'_>, needs: Needs) -> Check {
     }
     // A drive of uio or of vfio without an IOMMU works, and can write anywhere.
     let status = if needs.pcie { Status::Warn } else { Status::Skip };
-    let evidence = "none in use: drives on PCIe could write to any memory";
+    let evidence = "none in use: drives on PCIe can write to any memory";
     Check::new(NAME, status, evidence)
-        .fix("add intel_iommu=on or amd_iommu=on to the kernel's command line, switch it on in the firmware, and reboot")
+        .fix("add intel_iommu=on or amd_iommu=on to the kernel's command line, enable it in the firmware, and reboot")
 }
 
 fn vfio(root: Root<'_>, needs: Needs) -> Check {
@@ -62,8 +62,12 @@ fn cores(root: Root<'_>) -> Check {
         isolated.map_or_else(String::new, |cores| format!(", {cores} isolated"))
     );
     match count {
-        0 => Check::skip(NAME, "the kernel does not tell"),
-        1 => Check::new(NAME, Status::Warn, format!("{evidence}: reactor and trainer share it")),
+        0 => Check::skip(NAME, "the kernel does not report it"),
+        1 => Check::new(
+            NAME,
+            Status::Warn,
+            format!("{evidence}: the reactor and the trainer share it"),
+        ),
         _ => Check::ok(NAME, evidence),
     }
 }
@@ -85,8 +89,7 @@ fn io_uring(root: Root<'_>, needs: Needs, tried: std::io::Result<()>) -> Check {
     let said = setting.map_or_else(String::new, |n| format!(", kernel.io_uring_disabled={n}"));
     // Threads do the same then, and the command says so.
     let status = if needs.kernel { Status::Warn } else { Status::Skip };
-    let evidence =
-        format!("{error}{said}: blocking threads do the I/O of the kernel's drives instead");
+    let evidence = format!("{error}{said}: blocking threads do the I/O of kernel drives instead");
     Check::new(NAME, status, evidence).fix(match setting {
         Some(1 | 2) => "sysctl -w kernel.io_uring_disabled=0",
         _ => "allow io_uring_setup, io_uring_enter and io_uring_register in the container's seccomp profile",
@@ -103,12 +106,12 @@ fn lock_files(root: Root<'_>) -> Check {
         .collect();
     if let Some(stale) = files.iter().find(|file| file.is_stale) {
         let evidence = format!(
-            "{} is held by what ended processes have left: {}",
+            "{} is locked by I/O of a process that has ended: {}",
             stale.path.display(),
             stale.holders.join(", ")
         );
         return Check::new(NAME, Status::Warn, evidence)
-            .fix("wait until their last I/O is over; if it never is, reboot");
+            .fix("wait until that I/O has ended; reboot if it does not end");
     }
     let evidence = match held.len() {
         0 => format!("{} in /run/lock, none held", files.len()),
@@ -162,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_forbids_io_uring() {
+    fn what_forbids_io_uring() {
         let tree = Tree::new();
         let refused = || Err(std::io::ErrorKind::PermissionDenied.into());
         assert_eq!(io_uring(tree.root(), KERNEL, Ok(())).status, Status::Ok);
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_files_that_nobody_holds_are_no_trouble() {
+    fn lock_files_that_are_not_held_are_ok() {
         let tree = Tree::new();
         tree.file("run/lock/stanchion-x.lock", "process 4 (stanchion)");
         let found = lock_files(tree.root());

@@ -1,7 +1,7 @@
 //! `stanchion restore`: the shards of a checkpoint become files.
 //!
 //! - Bytes are verified before they are written, and files get their names only when all of them are
-//!   whole and durable: until then they are nameless to everybody but this process.
+//!   whole and durable; until then they have temporary names.
 //! - Names come from a drive, so they are not trusted: only plain base names are written.
 
 use std::collections::HashSet;
@@ -14,17 +14,17 @@ use std::time::Instant;
 use clap::Args;
 use glob::Pattern;
 use serde::Serialize;
-use stanchion_engine::{
-    BulkOptions, CheckpointName, Error, Pool, PoolMode, SegmentInfo, check_base_name,
-};
+use stanchion_engine::{BulkOptions, CheckpointName, PoolMode, SegmentInfo};
 use tempfile::TempPath;
 
-use crate::args::{Common, parse_size};
-use crate::config;
-use crate::exit::Failure;
-use crate::interrupt::Interrupt;
+use super::Subcommand;
+use crate::checkpoint::resolve;
+use crate::context::Context;
+use crate::error::CommandError;
+use crate::options::Group;
 use crate::output::{self, Output, plain};
-use crate::progress::Progress;
+use crate::progress_bar::ProgressBar;
+use crate::values::parse_size;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,14 +32,14 @@ Examples:
   stanchion restore llama -o newest/                      the newest step of llama
   stanchion restore llama@100 -o part/ --shard 'model*'   only some of its files
 
-Every byte is checked; damage ends the command with code 3 and names what is hurt, and no file
+Every byte is checked. Damage ends the command with code 3, says which bytes are damaged, and no file
 appears. Where participants have shards of the same name, all shards of participant N go to
 DIR/rankN/.";
 
 /// Arguments of `stanchion restore`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct RestoreArgs {
+pub struct Restore {
     /// The checkpoint; without a step, the one with the highest step
     #[arg(value_name = "NAME[@STEP]")]
     name: String,
@@ -77,101 +77,87 @@ struct Unnamed {
 
 #[derive(Serialize)]
 struct Report {
-    format_version: u32,
     name: String,
     step: u64,
     files: Vec<PathBuf>,
-    bytes: u64,
+    data_bytes: u64,
     seconds: f64,
     gb_per_s: f64,
 }
 
-/// `NAME@STEP`, or the newest step of `NAME`.
-///
-/// # Errors
-/// [`Error::NoSuchCheckpoint`], and [`Error::Usage`] for what is no name.
-pub fn resolve(pool: &Pool, text: &str) -> Result<CheckpointName, Failure> {
-    if text.contains('@') {
-        return Ok(pool.find(&text.parse()?)?.name);
-    }
-    check_base_name(text)?;
-    let newest = pool.latest(text).ok_or_else(|| Error::NoSuchCheckpoint(text.to_owned()))?;
-    Ok(newest.name)
-}
+impl Subcommand for Restore {
+    const NAME: &'static str = "restore";
+    const ABOUT: &'static str = "Write the files of a checkpoint into a directory";
+    const GROUPS: &'static [Group] = &[Group::Drives, Group::Engine, Group::Output];
 
-/// Runs it.
-///
-/// # Errors
-/// Whatever kept the files from being restored; then none of them is there.
-pub fn run(
-    args: &RestoreArgs,
-    common: &Common,
-    output: Output,
-    interrupt: &Interrupt,
-) -> Result<(), Failure> {
-    let pool = config::open(common, PoolMode::ReadOnly, output)?;
-    let name = resolve(&pool, &args.name)?;
-    let segments = pool.segments(&name)?;
-    let targets = choose(&name, &segments, args, output)?;
-    if !args.force
-        && let Some(target) = targets.iter().find(|target| target.path.symlink_metadata().is_ok())
-    {
-        return Err(exists(&target.path));
-    }
-    interrupt.defer();
-    let started = Instant::now();
-    let bytes = targets.iter().map(|target| target.end_bytes - target.start_bytes).sum();
-    let progress = Progress::new(output, &format!("restoring {name}"), bytes);
-    let mut bulk = pool.bulk_session(&BulkOptions { memory_bytes: args.buffer_size })?;
-    let mut files = Files { targets: targets.iter(), open: None, whole: Vec::new() };
-    let mut done = 0;
-    for segment in &segments {
-        let participant = segment.participant;
-        let of_this = || targets.iter().filter(move |t| t.participant == participant);
-        if of_this().next().is_none() {
-            continue;
+    fn run(&self, context: &Context) -> Result<(), CommandError> {
+        let (output, interrupt) = (context.output, &context.interrupt);
+        let pool = context.open(PoolMode::ReadOnly)?;
+        let name = resolve(&pool, &self.name)?;
+        let segments = pool.segments(&name)?;
+        let targets = choose(&name, &segments, self, output)?;
+        let existing = targets.iter().find(|target| target.path.symlink_metadata().is_ok());
+        if let Some(target) = existing.filter(|_| !self.force) {
+            return Err(exists(&target.path));
         }
-        let ranges: Vec<_> = of_this().map(|target| target.start_bytes..target.end_bytes).collect();
-        let mut watch = |bytes| {
-            progress.set(done + bytes);
-            interrupt.check(&format!("{name} was not restored"))
-        };
-        let mut write = |bytes: &[u8], offset| files.write(participant, bytes, offset);
-        bulk.restore(&name, participant, &ranges, &[], &mut write, &mut watch)?;
-        files.finish_empty(participant)?;
-        done += ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+        interrupt.defer();
+        let started = Instant::now();
+        let data_bytes = targets.iter().map(|target| target.end_bytes - target.start_bytes).sum();
+        let progress = ProgressBar::new(output, &format!("restoring {name}"), data_bytes);
+        let mut bulk = pool.bulk_session(&BulkOptions { memory_bytes: self.buffer_size })?;
+        let mut files = Files { targets: targets.iter(), open: None, whole: Vec::new() };
+        let mut done = 0;
+        for segment in &segments {
+            let participant = segment.participant;
+            let of_this = || targets.iter().filter(move |t| t.participant == participant);
+            if of_this().next().is_none() {
+                continue;
+            }
+            let ranges: Vec<_> = of_this().map(|t| t.start_bytes..t.end_bytes).collect();
+            let mut watch = |bytes| {
+                progress.set(done + bytes);
+                interrupt.check(&format!("{name} was not restored"))
+            };
+            let mut write = |bytes: &[u8], offset| files.write(participant, bytes, offset);
+            bulk.restore(&name, participant, &ranges, &[], &mut write, &mut watch)?;
+            files.finish_empty(participant)?;
+            done += ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+        }
+        let whole = files.whole;
+        for file in &whole {
+            interrupt.check(&format!("{name} was not restored"))?;
+            let synced = File::open(&file.temporary).and_then(|opened| opened.sync_all());
+            synced.map_err(|error| cannot_write(&file.path, error))?;
+        }
+        let paths = give_names(whole, self.force)?;
+        drop(progress);
+        let time = started.elapsed();
+        if output.json {
+            let gb_per_s = output::gb_per_s(data_bytes, time);
+            return output.document(
+                Self::NAME,
+                &Report {
+                    name: name.name,
+                    step: name.step,
+                    files: paths,
+                    data_bytes,
+                    seconds: time.as_secs_f64(),
+                    gb_per_s,
+                },
+            );
+        }
+        output.summary(format_args!(
+            "restored {name}: {data_bytes} bytes ({}) in {}, {:.3} s, {}, verified",
+            output::size(data_bytes),
+            output::count(paths.len(), "file"),
+            time.as_secs_f64(),
+            output::rate(data_bytes, time)
+        ))
     }
-    let whole = files.whole;
-    for file in &whole {
-        interrupt.check(&format!("{name} was not restored"))?;
-        let synced = File::open(&file.temporary).and_then(|opened| opened.sync_all());
-        synced.map_err(|error| Failure::os(format!("writing {}", file.path.display()), error))?;
-    }
-    let paths = give_names(whole, args.force)?;
-    drop(progress);
-    let time = started.elapsed();
-    if output.json {
-        return output.document(&Report {
-            format_version: 1,
-            name: name.name,
-            step: name.step,
-            files: paths,
-            bytes,
-            seconds: time.as_secs_f64(),
-            gb_per_s: output::gb_per_s(bytes, time),
-        });
-    }
-    output.summary(format_args!(
-        "restored {name}: {bytes} bytes ({}) in {}, {:.3} s, {}, verified",
-        output::size(bytes),
-        output::count(paths.len(), "file"),
-        time.as_secs_f64(),
-        output::rate(bytes, time)
-    ))
 }
 
-fn exists(path: &Path) -> Failure {
-    Failure::Refused(format!("{} exists; --force replaces it", path.display()))
+fn exists(path: &Path) -> CommandError {
+    CommandError::Refused(format!("{} exists; pass --force to replace it", path.display()))
 }
 
 /// The shards that were asked for, each with its path, by participant and offset. All names are
@@ -179,9 +165,9 @@ fn exists(path: &Path) -> Failure {
 fn choose(
     name: &CheckpointName,
     segments: &[SegmentInfo],
-    args: &RestoreArgs,
+    args: &Restore,
     output: Output,
-) -> Result<Vec<Target>, Failure> {
+) -> Result<Vec<Target>, CommandError> {
     let mut seen = HashSet::new();
     let all = || segments.iter().flat_map(|segment| &segment.shards);
     let unique = all().all(|shard| seen.insert(shard.name.as_str()));
@@ -191,10 +177,14 @@ fn choose(
     let mut targets = Vec::new();
     for segment in segments {
         if segment.shards.is_empty() && segment.len_bytes > 0 {
-            output.notice(format_args!(
-                "participant {} of {name} has {} bytes without a name, which cannot become a file",
-                segment.participant, segment.len_bytes
-            ));
+            output.notice(
+                "unnamed_bytes",
+                format_args!(
+                    "participant {} of {name} has {} bytes without a shard name, which are not \
+                     restored: read them with the library",
+                    segment.participant, segment.len_bytes
+                ),
+            );
         }
         let directory = match unique {
             true => args.output.clone(),
@@ -212,7 +202,7 @@ fn choose(
     }
     if targets.is_empty() {
         let patterns: Vec<_> = args.shards.iter().map(Pattern::as_str).collect();
-        return Err(Failure::NotFound(match patterns.is_empty() {
+        return Err(CommandError::NotFound(match patterns.is_empty() {
             true => format!("{name} has no shards, so there is no file to restore"),
             false => format!(
                 "no shard of {name} matches {}; `stanchion show {name}` lists them",
@@ -224,7 +214,7 @@ fn choose(
 }
 
 /// A name that leads out of the directory, or that no file can have, is not written.
-fn check_file_name(checkpoint: &CheckpointName, name: &str) -> Result<(), Failure> {
+fn check_file_name(checkpoint: &CheckpointName, name: &str) -> Result<(), CommandError> {
     const MAX_FILE_NAME_BYTES: usize = 255;
     let is_plain = !name.is_empty()
         && name.len() <= MAX_FILE_NAME_BYTES
@@ -234,9 +224,9 @@ fn check_file_name(checkpoint: &CheckpointName, name: &str) -> Result<(), Failur
     if is_plain {
         return Ok(());
     }
-    Err(Failure::Refused(format!(
-        "shard {:?} of {checkpoint} cannot be a file in the output directory: its name is no plain \
-         base name of at most {MAX_FILE_NAME_BYTES} bytes; --shard restores the others",
+    Err(CommandError::Refused(format!(
+        "shard {:?} of {checkpoint} cannot be a file in the output directory: its name is not a \
+         plain base name of at most {MAX_FILE_NAME_BYTES} bytes; pass --shard to restore the others",
         plain(name)
     )))
 }
@@ -250,7 +240,12 @@ struct Files<'a> {
 
 impl<'a> Files<'a> {
     /// Takes bytes of a segment, in order, which all belong to files.
-    fn write(&mut self, participant: u32, bytes: &[u8], offset_bytes: u64) -> Result<(), Failure> {
+    fn write(
+        &mut self,
+        participant: u32,
+        bytes: &[u8],
+        offset_bytes: u64,
+    ) -> Result<(), CommandError> {
         let end = offset_bytes + bytes.len() as u64;
         while self.open_next(participant, end)? {
             let Some((target, file)) = &mut self.open else { break };
@@ -269,7 +264,7 @@ impl<'a> Files<'a> {
     }
 
     /// Makes the participant's files that are left, which are empty.
-    fn finish_empty(&mut self, participant: u32) -> Result<(), Failure> {
+    fn finish_empty(&mut self, participant: u32) -> Result<(), CommandError> {
         while self.open_next(participant, u64::MAX)? {
             self.close();
         }
@@ -277,7 +272,7 @@ impl<'a> Files<'a> {
     }
 
     /// Whether a file is open that starts before `end` of the participant's segment.
-    fn open_next(&mut self, participant: u32, end: u64) -> Result<bool, Failure> {
+    fn open_next(&mut self, participant: u32, end: u64) -> Result<bool, CommandError> {
         if self.open.is_some() {
             return Ok(true);
         }
@@ -299,12 +294,12 @@ impl<'a> Files<'a> {
     }
 }
 
-fn cannot_write(path: &Path, error: io::Error) -> Failure {
-    Failure::os(format!("writing {}", path.display()), error)
+fn cannot_write(path: &Path, error: io::Error) -> CommandError {
+    CommandError::os(format!("writing {}", path.display()), error)
 }
 
 /// A new file in the directory of `path`, with the permissions that new files have.
-fn make_unnamed(path: &Path) -> Result<tempfile::NamedTempFile, Failure> {
+fn make_unnamed(path: &Path) -> Result<tempfile::NamedTempFile, CommandError> {
     let directory = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(directory).map_err(|error| cannot_write(directory, error))?;
     tempfile::Builder::new()
@@ -316,7 +311,7 @@ fn make_unnamed(path: &Path) -> Result<tempfile::NamedTempFile, Failure> {
 }
 
 /// Gives all files their names and makes those durable.
-fn give_names(files: Vec<Unnamed>, force: bool) -> Result<Vec<PathBuf>, Failure> {
+fn give_names(files: Vec<Unnamed>, force: bool) -> Result<Vec<PathBuf>, CommandError> {
     let mut paths = Vec::with_capacity(files.len());
     let mut directories = HashSet::new();
     for Unnamed { temporary, path } in files {
@@ -350,7 +345,7 @@ mod tests {
         }
         for bad in ["", ".", "..", "/etc/passwd", "a/b", "../x", "a\0b", &"x".repeat(256)] {
             let error = check_file_name(&checkpoint, bad).unwrap_err();
-            assert!(matches!(error, Failure::Refused(_)), "{bad:?}");
+            assert!(matches!(error, CommandError::Refused(_)), "{bad:?}");
         }
     }
 }

@@ -1,17 +1,19 @@
-//! One check: what was looked at, what was found, and what mends it.
+//! One check: what was looked at, what was found, and what fixes it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use stanchion_engine::ErrorKind;
+
+use crate::record::word;
 
 /// How a check ended.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Status {
     /// As it should be.
     Ok,
-    /// Not needed here, or not to be found out.
+    /// Not needed here, or cannot be known.
     Skip,
     /// It works, but worse than it could, or may stop working.
     Warn,
@@ -31,22 +33,47 @@ impl Status {
 }
 
 /// A check.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Check {
     /// What was looked at.
     pub name: &'static str,
     /// Of which drive, by serial where that is known, or of which PCI function.
     pub subject: Option<String>,
     pub status: Status,
+    /// What a failure means: the exit code follows from it.
+    pub kind: ErrorKind,
     /// What was found.
     pub evidence: String,
-    /// The command that mends it.
+    /// The command that fixes it.
     pub fix: Option<String>,
+}
+
+/// A check as JSON.
+#[derive(Serialize)]
+pub struct CheckRecord {
+    name: String,
+    subject: Option<String>,
+    status: &'static str,
+    evidence: String,
+    fix: Option<String>,
+}
+
+impl From<&Check> for CheckRecord {
+    fn from(check: &Check) -> CheckRecord {
+        CheckRecord {
+            name: word(check.name),
+            subject: check.subject.clone(),
+            status: check.status.word(),
+            evidence: check.evidence.clone(),
+            fix: check.fix.clone(),
+        }
+    }
 }
 
 impl Check {
     pub fn new(name: &'static str, status: Status, evidence: impl Into<String>) -> Check {
-        Check { name, subject: None, status, evidence: evidence.into(), fix: None }
+        let (kind, evidence) = (ErrorKind::Environment, evidence.into());
+        Check { name, subject: None, status, kind, evidence, fix: None }
     }
 
     pub fn ok(name: &'static str, evidence: impl Into<String>) -> Check {
@@ -67,6 +94,11 @@ impl Check {
         self
     }
 
+    pub fn kind(mut self, kind: ErrorKind) -> Check {
+        self.kind = kind;
+        self
+    }
+
     pub fn fix(mut self, command: impl Into<String>) -> Check {
         self.fix = Some(command.into());
         self
@@ -76,11 +108,11 @@ impl Check {
 /// What the given drives, or those that were taken from the kernel, need.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Needs {
-    /// Huge pages: some drive is SPDK's.
+    /// Huge pages: a drive of SPDK.
     pub spdk: bool,
-    /// The IOMMU, vfio, locked memory: some drive is on PCIe, and SPDK's.
+    /// The IOMMU, vfio, locked memory: a drive of SPDK on PCIe.
     pub pcie: bool,
-    /// io_uring: some drive is the kernel's.
+    /// io_uring: a drive of the kernel.
     pub kernel: bool,
 }
 

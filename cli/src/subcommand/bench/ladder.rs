@@ -19,8 +19,8 @@ use stanchion_engine::{
     BulkOptions, BulkSession, CheckpointName, CheckpointSpec, Pool, SessionBuffer, SessionOptions,
 };
 
-use crate::bench::{BenchArgs, Scratch, median};
-use crate::exit::Failure;
+use super::{Bench, Scratch, median};
+use crate::error::CommandError;
 use crate::interrupt::Interrupt;
 use crate::output::{self, Output};
 
@@ -32,7 +32,7 @@ const PIECE_BYTES: usize = 8 << 20;
 const BLOCK_BYTES: u64 = 4096;
 /// Iterations of the overlapped rung in each round.
 const ITERATIONS: u32 = 5;
-/// The compute of an iteration, as a multiple of the save beside it, unless it is given.
+/// The compute of an iteration, as a multiple of the save that overlaps with it, unless it is given.
 const COMPUTE_FACTOR: f64 = 1.5;
 
 /// The rungs, from the bottom.
@@ -74,17 +74,16 @@ impl Rung {
             Rung::DoubleBuffered => "one buffer is filled while the other is written".into(),
             Rung::Striped => format!("one rank, {drives} drives, committed"),
             Rung::Divided => format!("{ranks} ranks, {drives} drives, committed once"),
-            Rung::Overlapped => format!("{ranks} ranks save beside the next iteration"),
+            Rung::Overlapped => format!("{ranks} ranks save during the next iteration"),
         }
     }
 }
 
 #[derive(Serialize)]
-struct Document {
-    format_version: u32,
-    bytes: u64,
-    drives: usize,
-    ranks: u32,
+struct Report {
+    data_bytes: u64,
+    drive_count: usize,
+    rank_count: u32,
     rungs: Vec<RungRecord>,
     train: TrainRecord,
 }
@@ -103,7 +102,7 @@ struct RungRecord {
     stall_seconds: f64,
 }
 
-/// The overlapped rung beside the same iterations without saves.
+/// The overlapped rung, and the same iterations without saves.
 #[derive(Serialize)]
 struct TrainRecord {
     compute_seconds: f64,
@@ -124,7 +123,7 @@ struct Iteration {
 /// What the rungs work with.
 struct Ladder<'a> {
     pool: &'a Pool,
-    args: &'a BenchArgs,
+    args: &'a Bench,
     interrupt: &'a Interrupt,
     source: Vec<u8>,
     scratch_file: PathBuf,
@@ -146,13 +145,13 @@ impl Drop for RemoveFile<'_> {
 /// # Errors
 /// Whatever failed; scratch file and checkpoint are gone all the same.
 pub fn run(
-    args: &BenchArgs,
+    args: &Bench,
     pool: &Pool,
     drives: &[DriveAddress],
     name: CheckpointName,
     output: Output,
     interrupt: &Interrupt,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let scratch_file = scratch_file(args, drives)?;
     let _remove = RemoveFile(&scratch_file);
     let source = random(args.size.min(SOURCE_BYTES))?;
@@ -164,7 +163,7 @@ pub fn run(
         for (rung, times) in Rung::ALL.iter().zip(&mut times) {
             interrupt.check("the bench was not finished")?;
             if !output.json && !output.quiet {
-                output.notice(format_args!("round {round}: {}", rung.name()));
+                output.notice("round", format_args!("round {round}: {}", rung.name()));
             }
             let time = match rung {
                 Rung::Buffered => ladder.buffered()?,
@@ -182,11 +181,11 @@ pub fn run(
             times.push(time.as_secs_f64());
         }
     }
-    tell(&ladder, &times, &iterations, output)
+    report(&ladder, &times, &iterations, output)
 }
 
 /// Of one iteration: what was asked for, or longer than the saves that were seen.
-fn compute(args: &BenchArgs, seen: &[Iteration]) -> Option<Duration> {
+fn compute(args: &Bench, seen: &[Iteration]) -> Option<Duration> {
     if let Some(seconds) = args.compute {
         return Some(Duration::from_secs_f64(seconds));
     }
@@ -194,11 +193,14 @@ fn compute(args: &BenchArgs, seen: &[Iteration]) -> Option<Duration> {
     Some(slowest.mul_f64(COMPUTE_FACTOR))
 }
 
-/// Where the file rungs write: beside the first drive that is a file, unless it is said.
-fn scratch_file(args: &BenchArgs, drives: &[DriveAddress]) -> Result<PathBuf, Failure> {
+/// Where the file rungs write: in the folder of the first drive that is a file, unless it is given.
+fn scratch_file(args: &Bench, drives: &[DriveAddress]) -> Result<PathBuf, CommandError> {
     if let Some(path) = &args.scratch {
         if path.exists() {
-            return Err(Failure::Refused(format!("{} exists; name a new file", path.display())));
+            return Err(CommandError::Refused(format!(
+                "{} exists; pass --scratch with the name of a new file",
+                path.display()
+            )));
         }
         return Ok(path.clone());
     }
@@ -207,16 +209,16 @@ fn scratch_file(args: &BenchArgs, drives: &[DriveAddress]) -> Result<PathBuf, Fa
         _ => None,
     });
     let folder = beside.ok_or_else(|| {
-        Failure::Usage(
-            "name a file on a file system of a like drive with --scratch: the first rungs write it"
+        CommandError::Usage(
+            "pass --scratch FILE, on a file system of a similar drive: the first rungs write it"
                 .into(),
         )
     })?;
     Ok(folder.join(format!(".stanchion-ladder-{}", std::process::id())))
 }
 
-fn random(len_bytes: u64) -> Result<Vec<u8>, Failure> {
-    let failed = |error| Failure::os("reading /dev/urandom", error);
+fn random(len_bytes: u64) -> Result<Vec<u8>, CommandError> {
+    let failed = |error| CommandError::os("reading /dev/urandom", error);
     let mut bytes = vec![0; len_bytes as usize];
     File::open("/dev/urandom")
         .and_then(|mut random| random.read_exact(&mut bytes))
@@ -237,20 +239,20 @@ impl Ladder<'_> {
         }
     }
 
-    fn failed(&self, error: std::io::Error) -> Failure {
-        Failure::os(format!("writing {}", self.scratch_file.display()), error)
+    fn failed(&self, error: std::io::Error) -> CommandError {
+        CommandError::os(format!("writing {}", self.scratch_file.display()), error)
     }
 
     /// Makes the file and writes it once: the first write of a block also changes the file system's
     /// own records, and no rung is to pay for that.
-    fn prepare_file(&self) -> Result<(), Failure> {
+    fn prepare_file(&self) -> Result<(), CommandError> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
         options.open(&self.scratch_file).map_err(|error| self.failed(error))?;
         self.buffered().map(|_| ())
     }
 
-    fn buffered(&self) -> Result<Duration, Failure> {
+    fn buffered(&self) -> Result<Duration, CommandError> {
         let started = Instant::now();
         let failed = |error| self.failed(error);
         let mut file = OpenOptions::new().write(true).open(&self.scratch_file).map_err(failed)?;
@@ -264,7 +266,7 @@ impl Ladder<'_> {
         Ok(started.elapsed())
     }
 
-    fn open_direct(&self) -> Result<File, Failure> {
+    fn open_direct(&self) -> Result<File, CommandError> {
         let mut options = OpenOptions::new();
         let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
         let opened = options.write(true).custom_flags(flags).open(&self.scratch_file);
@@ -275,7 +277,7 @@ impl Ladder<'_> {
     fn aligned(
         &self,
         count: usize,
-    ) -> Result<(stanchion_engine::Session, Vec<SessionBuffer>), Failure> {
+    ) -> Result<(stanchion_engine::Session, Vec<SessionBuffer>), CommandError> {
         let memory_bytes = (count * PIECE_BYTES) as u64;
         let mut session = self.pool.session(&SessionOptions { memory_bytes, ring_entries: 2 })?;
         let alloc = |_| session.alloc(PIECE_BYTES as u64);
@@ -291,7 +293,7 @@ impl Ladder<'_> {
             .map(move |at| (at, (end - at).min(PIECE_BYTES as u64) as usize))
     }
 
-    fn direct(&self) -> Result<Duration, Failure> {
+    fn direct(&self) -> Result<Duration, CommandError> {
         let (_session, mut buffers) = self.aligned(1)?;
         let started = Instant::now();
         let file = self.open_direct()?;
@@ -306,7 +308,7 @@ impl Ladder<'_> {
         Ok(time)
     }
 
-    fn double_buffered(&self) -> Result<Duration, Failure> {
+    fn double_buffered(&self) -> Result<Duration, CommandError> {
         let (_session, buffers) = self.aligned(2)?;
         let started = Instant::now();
         let file = self.open_direct()?;
@@ -314,8 +316,8 @@ impl Ladder<'_> {
         let (to_filler, free) = mpsc::channel::<SessionBuffer>();
         buffers.into_iter().for_each(|buffer| _ = to_filler.send(buffer));
         std::thread::scope(|scope| {
-            let writer = scope.spawn(|| -> Result<(), Failure> {
-                // Moved here, so that its end tells the filler.
+            let writer = scope.spawn(|| -> Result<(), CommandError> {
+                // Moved here, so that the filler sees its end.
                 let to_filler = to_filler;
                 for (buffer, offset_bytes, len_bytes) in filled {
                     let bytes = &buffer.as_slice()?[..len_bytes];
@@ -326,7 +328,7 @@ impl Ladder<'_> {
                 file.sync_data().map_err(|error| self.failed(error))
             });
             for (offset_bytes, len_bytes) in self.pieces() {
-                // A writer that ended has failed, and tells why below.
+                // A writer that ended has failed, and says why below.
                 let Ok(mut buffer) = free.recv() else { break };
                 self.copy(&mut buffer.as_mut_slice()?[..len_bytes], offset_bytes);
                 if to_writer.send((buffer, offset_bytes, len_bytes)).is_err() {
@@ -335,13 +337,13 @@ impl Ladder<'_> {
             }
             drop(to_writer);
             let written = writer.join();
-            written.unwrap_or_else(|_| Err(Failure::Failed("the writer panicked".into())))
+            written.unwrap_or_else(|_| Err(CommandError::Failed("the writer panicked".into())))
         })?;
         Ok(started.elapsed())
     }
 
-    /// Saves the checkpoint by so many ranks, each a thread with a session of its own, and removes it.
-    fn save(&self, ranks: u32) -> Result<Duration, Failure> {
+    /// Saves the checkpoint by this many ranks, each a thread with a session of its own, and removes it.
+    fn save(&self, ranks: u32) -> Result<Duration, CommandError> {
         let mut sessions = self.bulk_sessions(ranks)?;
         let mut scratch = Scratch::new(self.pool, self.name.clone());
         let time = self.save_with(&mut sessions)?;
@@ -350,14 +352,14 @@ impl Ladder<'_> {
         Ok(time)
     }
 
-    fn bulk_sessions(&self, ranks: u32) -> Result<Vec<BulkSession<'_>>, Failure> {
+    fn bulk_sessions(&self, ranks: u32) -> Result<Vec<BulkSession<'_>>, CommandError> {
         let memory_bytes = self.args.buffer_size / u64::from(ranks);
         let session = |_| Ok(self.pool.bulk_session(&BulkOptions { memory_bytes })?);
         (0..ranks).map(session).collect()
     }
 
     /// From the first copy to the commit, which all ranks wait for.
-    fn save_with(&self, sessions: &mut [BulkSession<'_>]) -> Result<Duration, Failure> {
+    fn save_with(&self, sessions: &mut [BulkSession<'_>]) -> Result<Duration, CommandError> {
         let ranks = sessions.len() as u64;
         let started = Instant::now();
         std::thread::scope(|scope| {
@@ -366,7 +368,9 @@ impl Ladder<'_> {
                 .map(|(rank, session)| scope.spawn(move || self.save_rank(session, rank, ranks)))
                 .collect();
             threads.into_iter().try_for_each(|thread| {
-                thread.join().unwrap_or_else(|_| Err(Failure::Failed("a rank panicked".into())))
+                thread
+                    .join()
+                    .unwrap_or_else(|_| Err(CommandError::Failed("a rank panicked".into())))
             })
         })?;
         Ok(started.elapsed())
@@ -377,7 +381,7 @@ impl Ladder<'_> {
         session: &mut BulkSession<'_>,
         rank: u64,
         ranks: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandError> {
         let (start, end) = (self.args.size * rank / ranks, self.args.size * (rank + 1) / ranks);
         let spec = CheckpointSpec {
             name: self.name.clone(),
@@ -390,12 +394,12 @@ impl Ladder<'_> {
             self.copy(bytes, start + offset);
             Ok(())
         };
-        let mut watch = |_| self.interrupt.check(&format!("{} was given up", spec.name));
+        let mut watch = |_| self.interrupt.check(&format!("{} was not saved", spec.name));
         session.save(&spec, &[], &mut fill, &mut watch).map(|_| ())
     }
 
-    /// Iterations whose compute runs beside the save of the one before, and as many without saves.
-    fn overlapped(&self, compute: Option<Duration>) -> Result<Vec<Iteration>, Failure> {
+    /// Iterations whose compute overlaps with the save of the one before, and as many without saves.
+    fn overlapped(&self, compute: Option<Duration>) -> Result<Vec<Iteration>, CommandError> {
         let mut sessions = self.bulk_sessions(self.args.ranks)?;
         let compute = match compute {
             Some(compute) => compute,
@@ -421,7 +425,9 @@ impl Ladder<'_> {
                 // The device computes; the processors are free, but for what feeds it.
                 std::thread::sleep(compute);
                 // The step that changes the weights waits here.
-                saving.join().unwrap_or_else(|_| Err(Failure::Failed("a rank panicked".into())))
+                saving
+                    .join()
+                    .unwrap_or_else(|_| Err(CommandError::Failed("a rank panicked".into())))
             })?;
             let with_saves = started.elapsed();
             scratch.exists = true;
@@ -432,12 +438,12 @@ impl Ladder<'_> {
     }
 }
 
-fn tell(
+fn report(
     ladder: &Ladder<'_>,
     times: &[Vec<f64>],
     iterations: &[Iteration],
     output: Output,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let (args, drives) = (ladder.args, ladder.pool.info().drives.len());
     let of = |pick: fn(&Iteration) -> Duration| {
         median(iterations.iter().map(|one| pick(one).as_secs_f64()).collect())
@@ -474,15 +480,11 @@ fn tell(
         });
     }
     if output.json {
-        let (bytes, ranks) = (args.size, args.ranks);
-        return output.document(&Document {
-            format_version: 1,
-            bytes,
-            drives,
-            ranks,
-            rungs,
-            train,
-        });
+        let (data_bytes, drive_count, rank_count) = (args.size, drives, args.ranks);
+        return output.document(
+            "bench-ladder",
+            &Report { data_bytes, drive_count, rank_count, rungs, train },
+        );
     }
     let header = ["RUNG", "SECONDS", "GB/S", "GAIN", "STALL", ""];
     let mut table = output::table(&header, &["SECONDS", "GB/S", "GAIN", "STALL"]);
@@ -498,7 +500,7 @@ fn tell(
     }
     output.text(output::lines(&table))?;
     output.text(format_args!(
-        "{} saved each time. Beside {:.3} s of compute a save adds {:.2} % to an iteration",
+        "{} saved each time. With {:.3} s of compute a save adds {:.2} % to an iteration",
         output::size(args.size),
         train.compute_seconds,
         100.0 * train.stall_share

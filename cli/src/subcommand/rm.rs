@@ -1,0 +1,107 @@
+//! `stanchion rm`: removes checkpoints.
+
+use clap::Args;
+use serde::Serialize;
+use stanchion_engine::{CheckpointInfo, CheckpointName, PoolMode};
+
+use super::Subcommand;
+use crate::ask::ask;
+use crate::context::Context;
+use crate::error::CommandError;
+use crate::options::Group;
+use crate::output;
+
+const EXAMPLES: &str = "\
+Examples:
+  stanchion rm llama@100 --drive /data/a.img --drive /data/b.img
+  stanchion rm llama@100 llama@200 --yes     without a question; needed where there is no terminal
+
+When the command ends they are durably gone. If one of them does not exist, none is removed.";
+
+/// Arguments of `stanchion rm`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Rm {
+    /// The checkpoints
+    #[arg(value_name = "NAME@STEP", required = true)]
+    names: Vec<String>,
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    removed: Vec<Record>,
+}
+
+#[derive(Serialize)]
+struct Record {
+    name: String,
+    step: u64,
+    data_bytes: u64,
+    generation: u64,
+}
+
+impl Subcommand for Rm {
+    const NAME: &'static str = "rm";
+    const ABOUT: &'static str = "Remove checkpoints";
+    const GROUPS: &'static [Group] = &Group::ALL;
+
+    fn run(&self, context: &Context) -> Result<(), CommandError> {
+        let mut names =
+            self.names.iter().map(|n| n.parse()).collect::<Result<Vec<CheckpointName>, _>>()?;
+        names.sort();
+        names.dedup();
+        let pool = context.open(PoolMode::ReadWrite)?;
+        let found = names.iter().map(|name| pool.find(name)).collect::<Result<Vec<_>, _>>()?;
+        if !self.yes {
+            confirm(&found)?;
+        }
+        let mut removed = Vec::new();
+        let mut result = Ok(());
+        for info in &found {
+            match pool.remove(&info.name) {
+                Ok(generation) => removed.push(Record {
+                    name: info.name.name.clone(),
+                    step: info.name.step,
+                    data_bytes: info.bytes,
+                    generation: generation.0,
+                }),
+                Err(error) if removed.is_empty() => return Err(error.into()),
+                Err(error) => {
+                    result = Err(CommandError::Partial(format!(
+                        "removed {} of {}, and no more: {}: {error}",
+                        removed.len(),
+                        output::count(found.len(), "checkpoint"),
+                        info.name
+                    )));
+                    break;
+                }
+            }
+            if !context.output.json {
+                let size = output::size(info.bytes);
+                context.output.summary(format_args!("removed {} ({size})", info.name))?;
+            }
+        }
+        if context.output.json {
+            context.output.document(Self::NAME, &Report { removed })?;
+        }
+        result
+    }
+}
+
+fn confirm(found: &[CheckpointInfo]) -> Result<(), CommandError> {
+    let mut question = String::new();
+    for info in found {
+        let (size, time) = (output::size(info.bytes), output::time(info.committed_unix_ns));
+        question.push_str(&format!("{} ({size}, committed {time})\n", info.name));
+    }
+    question.push_str("Remove for good? [y/N]");
+    let names: Vec<String> = found.iter().map(|info| info.name.to_string()).collect();
+    let answer = ask(&question, &format!("{} would be removed for good", names.join(", ")))?;
+    match answer.to_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(CommandError::Refused("not confirmed; nothing was removed".into())),
+    }
+}
