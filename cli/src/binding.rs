@@ -189,3 +189,59 @@ fn print_writes(change: &Change, output: Output) -> Result<(), CommandError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use stanchion_engine::device::binding::{BindOptions, UserSpaceDriver};
+
+    use super::*;
+    use crate::record::Document;
+
+    /// A made machine with one NVMe drive in an IOMMU group of its own.
+    fn machine() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("sys/bus/pci/devices/0000:02:00.0");
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("class"), "0x010802\n").unwrap();
+        symlink("/drivers/nvme", dir.join("driver")).unwrap();
+        let group = root.path().join("sys/kernel/iommu_groups/7");
+        fs::create_dir_all(group.join("devices/0000:02:00.0")).unwrap();
+        fs::write(group.join("type"), "DMA\n").unwrap();
+        symlink("/groups/7", dir.join("iommu_group")).unwrap();
+        fs::create_dir_all(root.path().join("sys/module/vfio_pci")).unwrap();
+        root
+    }
+
+    #[test]
+    fn records_are_what_the_schemas_say() {
+        let root = machine();
+        let binder = Binder::below(root.path());
+        let functions = ["0000:02:00.0".to_owned()];
+        let options = BindOptions { driver: UserSpaceDriver::VfioPci, without_iommu: false };
+        let bind = binder.plan_bind(&functions, &options).unwrap();
+        let unbind = binder.plan_unbind(&functions).unwrap();
+        for (name, schema, plan) in [
+            ("bind", include_str!("../../docs/json/bind.schema.json"), &bind),
+            ("unbind", include_str!("../../docs/json/unbind.schema.json"), &unbind),
+        ] {
+            let schema: serde_json::Value = serde_json::from_str(schema).unwrap();
+            let dry = plan.iter().map(|change| record(change, None));
+            let done = plan.iter().map(|change| record(change, Some(&change.function)));
+            let report = Report { dry_run: true, drives: dry.chain(done).collect() };
+            let document = serde_json::to_value(Document::new(name, &report)).unwrap();
+            let validator = jsonschema::validator_for(&schema).unwrap();
+            let errors: Vec<_> = validator.iter_errors(&document).map(|e| e.to_string()).collect();
+            assert!(errors.is_empty(), "{errors:?} in {document:#}");
+            // No key that the schema does not name.
+            let drive = document["drives"][0].as_object().unwrap();
+            let known = &schema["properties"]["drives"]["items"]["properties"];
+            assert!(drive.keys().all(|key| known[key].is_object()), "{document:#}");
+            assert_eq!(drive["pci_address"], "0000:02:00.0");
+            assert_eq!(drive["iommu_group"], 7);
+        }
+        assert!(!bind[0].writes.is_empty());
+    }
+}

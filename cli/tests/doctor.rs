@@ -68,7 +68,7 @@ fn a_controller_that_does_not_exist_is_not_found() {
 fn only_nvme_drives_on_pcie_are_bound() {
     let place = Place::with_pool(1);
     for command in ["bind", "unbind"] {
-        place.run(&[command]).fails(2, &["a.img", "no block device"]);
+        place.run(&[command]).fails(2, &["a.img", "not a block device"]);
         let missing = [command, "--drive", "pcie:ffff:ff:1f.7"];
         place.run_bare(&missing).fails(10, &["ffff:ff:1f.7", "no such PCI function"]);
         place.run_bare(&[command]).fails(2, &["no drive was named"]);

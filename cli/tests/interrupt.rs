@@ -17,8 +17,8 @@ fn place() -> Place {
 #[test]
 fn an_interrupted_save_leaves_no_trace() {
     let place = place();
-    for name in ["INT", "TERM"] {
-        let child = place.start(&["save", "big@1", "big.bin"]);
+    for name in ["INT", "TERM", "HUP"] {
+        let child = place.start_with_hup("default", &["save", "big@1", "big.bin"]);
         wait_for_io(&child, "rchar", 8 * MIB);
         signal(&child, name);
         let outcome = place.finish(child);
@@ -31,6 +31,16 @@ fn an_interrupted_save_leaves_no_trace() {
     // Its space is usable: twice the size would not fit.
     place.run(&["save", "big@1", "big.bin"]).ok();
     place.run(&["verify"]).ok();
+}
+
+#[test]
+fn a_terminal_that_goes_away_does_not_end_what_nohup_started() {
+    let place = place();
+    let child = place.start_with_hup("ignore", &["save", "big@1", "big.bin"]);
+    wait_for_io(&child, "rchar", 8 * MIB);
+    signal(&child, "HUP");
+    place.finish(child).ok();
+    assert_eq!(place.checkpoints(), 1);
 }
 
 #[test]

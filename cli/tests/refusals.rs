@@ -44,11 +44,11 @@ fn a_pool_with_checkpoints_is_data_and_one_without_is_not() {
 }
 
 #[test]
-fn formatting_wants_a_yes_where_nobody_can_be_asked() {
+fn formatting_needs_yes_where_there_is_no_terminal() {
     let place = Place::with_pool(1);
     place.run(&["format"]).fails(12, &["--yes"]);
     let shown = place.run(&["format", "--dry-run", "--json"]).ok().json();
-    assert_eq!(shown["found"][0]["content"], "pool");
+    assert_eq!(shown["surveys"][0]["content"], "pool");
     assert!(shown["pool"].is_null());
 }
 
@@ -146,7 +146,7 @@ fn one_drive_named_twice_is_refused() {
     let place = saved(2);
     let mut command = place.command(&["save", "x@1", "model.bin"]);
     command.args(["--drive", "./a.img"]);
-    run(command).fails(12, &["drive ./a.img is named twice"]);
+    run(command).fails(2, &["drive ./a.img is named twice"]);
     let mut place = Place::empty();
     place.drives = vec!["new.img".into(), "new.img".into()];
     let outcome = place.run(&["format", "--yes", "--size", "48MiB"]);

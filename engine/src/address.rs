@@ -140,7 +140,7 @@ impl<'a> Fields<'a> {
             else {
                 return Err(wrong(
                     address,
-                    &format!("{token:?} is none of {}, each with a value", KEYS.join(", ")),
+                    &format!("{token:?} is not one of {}, each with a value", KEYS.join(", ")),
                 ));
             };
             let limit = if key.ends_with("nqn") { MAX_NQN_BYTES } else { MAX_VALUE_BYTES };
@@ -166,7 +166,7 @@ fn transport_id(address: &str, text: &str) -> Result<DriveAddress, Error> {
         fields.get(key).ok_or_else(|| wrong(address, &format!("{key} is missing, as in {key}:...")))
     };
     let refuse = |key: &str, kind: &str| match fields.get(key) {
-        Some(_) => Err(wrong(address, &format!("{key} means nothing for {kind}"))),
+        Some(_) => Err(wrong(address, &format!("{key} does not apply to {kind}; leave it out"))),
         None => Ok(()),
     };
     let namespace = match fields.get("ns") {
@@ -330,8 +330,8 @@ mod tests {
             ("pcie:04:00.8", "not a PCI function"),
             ("pcie:04:00.0 ns:0", "from 1"),
             ("pcie:04:00.0 ns:4294967295", "from 1"),
-            ("pcie:04:00.0 subnqn:x", "means nothing for PCIe"),
-            ("pcie:04:00.0 what", "none of"),
+            ("pcie:04:00.0 subnqn:x", "does not apply to PCIe"),
+            ("pcie:04:00.0 what", "is not one of"),
             ("trtype:FC traddr:x", "not supported"),
             ("trtype:TCP traddr:127.0.0.1", "trsvcid is missing"),
             ("trtype:TCP traddr:127.0.0.1 trsvcid:4420", "subnqn is missing"),

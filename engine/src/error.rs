@@ -1,4 +1,4 @@
-//! Everything that can go wrong, each with what it happened to and what to do.
+//! Every error: what happened, to what, and what to run.
 
 use std::fmt;
 use std::io;
@@ -66,7 +66,7 @@ impl fmt::Display for IoError {
             }
             IoError::Os(errno) => write!(f, "{}", io::Error::from_raw_os_error(errno)),
             IoError::Short { moved_bytes } => {
-                write!(f, "short transfer ({moved_bytes} bytes): the file was cut")
+                write!(f, "short transfer ({moved_bytes} bytes): the file has become shorter")
             }
             IoError::Removed => write!(f, "the drive is gone"),
         }
@@ -75,22 +75,26 @@ impl fmt::Display for IoError {
 
 impl std::error::Error for IoError {}
 
-/// What an error means to whoever has to act on it. The command's exit codes follow from it.
+/// What an error means to the caller that has to act on it.
+///
+/// The command's exit codes follow from the kind alone. C's error numbers refine it, and never cross
+/// it: two errors of one number have one kind, but for `STN_E_DRIVES` (drives that are missing, or of
+/// another pool) and the system's own numbers. docs/exit-codes.md has the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorKind {
     /// The operation failed.
     Failed,
-    /// The caller asked for something that makes no sense.
+    /// The call, the command line or the configuration is wrong; a drive named twice is, too.
     Usage,
     /// Bytes on a drive are not what was written.
     Damaged,
-    /// No such checkpoint, pool or drive.
+    /// What was named does not exist, or is not formatted.
     NotFound,
-    /// Somebody else uses it.
+    /// A live process uses it.
     Busy,
-    /// Refused, because it could destroy data.
+    /// Refused for safety: it could destroy data, or mix the data of two pools.
     Refused,
-    /// The machine is not set up for it.
+    /// The machine is not ready for it.
     Environment,
 }
 
@@ -136,7 +140,7 @@ pub enum Error {
     },
     /// The drive has no label.
     #[error(
-        "drive {address} ({serial}): not formatted by stanchion; `stanchion format --drive ...` makes a pool"
+        "drive {address} ({serial}): not formatted; `stanchion format --drive ...` makes a pool"
     )]
     NotFormatted {
         /// The address.
@@ -174,8 +178,8 @@ pub enum Error {
     },
     /// The pool was written without this drive.
     #[error(
-        "drive {address} ({serial}): {}; leave it out, or take it in again with `stanchion verify --repair --replacement {address}`",
-        if *replaced { "its place in the pool was given to another drive" } else { "the pool was written without it, so what it holds is out of date" }
+        "drive {address} ({serial}): {}; leave it out, or re-admit it with `stanchion verify --repair --replacement {address}`",
+        if *replaced { "another drive has taken its place in the pool" } else { "the pool was written without it, so its data is out of date" }
     )]
     StaleDrive {
         /// The address.
@@ -187,7 +191,7 @@ pub enum Error {
     },
     /// Drives of the pool were not named or not found.
     #[error(
-        "pool {pool}: {} of its {total} drives missing: {}; name every drive of the pool. Without them it can be listed and restored from, and --degraded writes it",
+        "pool {pool}: {} of its {total} drives missing: {}; name every drive of the pool, or pass --degraded to write without them",
         missing.len(), missing.join(", ")
     )]
     MissingDrives {
@@ -199,7 +203,7 @@ pub enum Error {
         total: usize,
     },
     /// One drive was named twice.
-    #[error("drive {address} ({serial}) is named twice")]
+    #[error("drive {address} ({serial}) is named twice; name each drive of the pool once")]
     DuplicateDrive {
         /// The second address.
         address: String,
@@ -208,7 +212,7 @@ pub enum Error {
     },
     /// The drive is smaller than its label says.
     #[error(
-        "drive {address} ({serial}): {actual_bytes} bytes, shorter than the {expected_bytes} bytes it was formatted with: data beyond its end is lost"
+        "drive {address} ({serial}): {actual_bytes} bytes, shorter than the {expected_bytes} bytes it was formatted with: data beyond its end is lost; replace it with `stanchion verify --repair --replacement ADDRESS`"
     )]
     ShortDrive {
         /// The address.
@@ -228,7 +232,7 @@ pub enum Error {
         /// Who holds it.
         owner: String,
     },
-    /// Refused because it may destroy somebody's data.
+    /// Refused because it may destroy data.
     #[error("drive {address} ({serial}): refused: {reason}")]
     Refused {
         /// The address.
@@ -239,16 +243,16 @@ pub enum Error {
         reason: String,
     },
     /// No such checkpoint.
-    #[error("no checkpoint {0} in this pool; `stanchion list` shows what there is")]
+    #[error("no checkpoint {0} in this pool; `stanchion list` shows those that it has")]
     NoSuchCheckpoint(String),
     /// The checkpoint is there already.
-    #[error("checkpoint {0} exists; remove it first, or save under another step")]
+    #[error("checkpoint {0} exists; remove it with `stanchion rm {0}`, or save under another step")]
     CheckpointExists(String),
     /// The pool was opened for reading only.
     #[error("the pool was opened for reading only; open it for writing")]
     ReadOnly,
     /// A bound of the engine is reached.
-    #[error("too many {what}: {limit} are the most; close some first")]
+    #[error("too many {what}: the limit is {limit}; close some first")]
     TooMany {
         /// Of what.
         what: &'static str,
@@ -257,7 +261,7 @@ pub enum Error {
     },
     /// The pool has no room.
     #[error(
-        "no space: {needed_bytes} bytes needed, {free_bytes} bytes free; `stanchion rm` makes room"
+        "no space: {needed_bytes} bytes needed, {free_bytes} bytes free; remove checkpoints with `stanchion rm`"
     )]
     NoSpace {
         /// Bytes that the request needs.
@@ -266,13 +270,15 @@ pub enum Error {
         free_bytes: u64,
     },
     /// The pool has room for the data, but not for what describes it.
-    #[error("no space: the pool's metadata area is full; `stanchion rm` makes room")]
+    #[error("no space: the pool's metadata area is full; remove checkpoints with `stanchion rm`")]
     NoMetadataSpace,
     /// Bytes on a drive are not what was written there.
     #[error("{0}")]
     Damaged(Box<Damage>),
     /// A drive of the open pool turned out not to take new checkpoints.
-    #[error("drive {serial} ({address}) {why}: {source}; mend that, then open the pool again")]
+    #[error(
+        "drive {serial} ({address}) {why}: {source}; repair or replace the drive, then open the pool again"
+    )]
     DriveUnfit {
         /// The drive's serial.
         serial: String,
@@ -280,12 +286,14 @@ pub enum Error {
         address: String,
         /// "takes no new data" or "is lost".
         why: &'static str,
-        /// The status that told.
+        /// The status that says so.
         source: IoError,
     },
     /// A flush or a root write failed, or another host reserved a drive: what is durable is unknown
     /// until the pool is opened again.
-    #[error("pool refuses writes after a failed {what}: {detail}; open it again")]
+    #[error(
+        "pool refuses writes after a failed {what}: {detail}; close the pool and open it again"
+    )]
     Poisoned {
         /// "flush", "root write" or "reservation".
         what: &'static str,
@@ -305,7 +313,7 @@ pub enum Error {
     Closed(&'static str),
 }
 
-/// What is damaged, and where. Every field that is known is told.
+/// What is damaged, and where, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The kind of bytes: "data", "segment table", "manifest", "catalogue", "root", "label".
@@ -355,10 +363,10 @@ impl From<Damage> for Error {
 }
 
 impl Error {
-    /// What the error means to whoever has to act on it.
+    /// What the error means to the caller that has to act on it.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Usage(_) | Error::ReadOnly => ErrorKind::Usage,
+            Error::Usage(_) | Error::ReadOnly | Error::DuplicateDrive { .. } => ErrorKind::Usage,
             Error::Environment(_) => ErrorKind::Environment,
             Error::DriveNotFound { .. }
             | Error::NotFormatted { .. }
@@ -366,7 +374,6 @@ impl Error {
             | Error::NoSuchCheckpoint(_) => ErrorKind::NotFound,
             Error::NewerFormat { .. }
             | Error::ForeignDrive { .. }
-            | Error::DuplicateDrive { .. }
             | Error::StaleDrive { .. }
             | Error::Refused { .. } => ErrorKind::Refused,
             Error::Busy { .. } => ErrorKind::Busy,

@@ -40,7 +40,7 @@ pub fn check_base_name(name: &str) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Usage(format!(
-        "{name:?} is no checkpoint name: 1 to {MAX_NAME_BYTES} bytes of letters, digits and -_./+:=, \
+        "{name:?} is not a checkpoint name: 1 to {MAX_NAME_BYTES} bytes of letters, digits and -_./+:=, \
          starting with a letter or a digit"
     )))
 }

@@ -1,11 +1,11 @@
-//! What opening or verifying a pool noticed and dealt with.
+//! What opening or verifying a pool found and handled.
 
 use std::fmt;
 
 use crate::error::Damage;
 use crate::units::Generation;
 
-/// Something that was noticed and dealt with, and that a person should know.
+/// Something that was found and handled, and that a person should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A damaged copy of metadata was overwritten from a sound one.
@@ -26,7 +26,7 @@ pub enum Notice {
         /// Why it cannot be used.
         why: String,
     },
-    /// A drive of the pool is not at hand.
+    /// A drive of the pool is missing.
     Missing {
         /// Its serial.
         serial: String,
@@ -53,39 +53,45 @@ impl fmt::Display for Notice {
             Notice::Repaired(damage) => write!(f, "repaired from its copy: {damage}"),
             Notice::DamagedCopy(damage) => write!(
                 f,
-                "{damage}; another copy is sound, and `stanchion verify --repair` mends this one"
+                "{damage}; another copy is sound: repair this one with `stanchion verify --repair`"
             ),
             Notice::FellBack { lost, opened } => write!(
                 f,
-                "generation {lost} cannot be read on any drive; generation {opened}, the one \
-                 before, was opened: what was committed or removed since is lost"
+                "generation {lost} cannot be read on any drive; the one before, {opened}, was opened: \
+                 the commit or removal that made {lost} is lost"
             ),
             Notice::Unreachable { address, why } => {
                 write!(
                     f,
-                    "drive {address} cannot be used, and the pool is opened without it: {why}"
+                    "drive {address} cannot be used, so the pool was opened without it: {why}"
                 )
             }
             Notice::Missing { serial, written_without: false } => {
-                write!(f, "drive {serial} of the pool is missing: what needs it cannot be restored")
+                write!(
+                    f,
+                    "drive {serial} of the pool is missing; checkpoints that need it cannot be \
+                     restored"
+                )
             }
             Notice::Missing { serial, written_without: true } => write!(
                 f,
-                "drive {serial} of the pool is missing and the pool is written without it from now \
-                 on: when it comes back, take it in again with `stanchion verify --repair \
-                 --replacement ADDRESS`"
+                "drive {serial} of the pool is missing, and the pool is written without it from now \
+                 on; re-admit it with `stanchion verify --repair --replacement ADDRESS`"
             ),
             Notice::Absent { serial } => write!(
                 f,
-                "drive {serial} is no part of the pool at present: take it, or a drive to replace \
-                 it, in with `stanchion verify --repair --replacement ADDRESS`"
+                "drive {serial} is not part of the pool now; admit it, or another drive in its place, \
+                 with `stanchion verify --repair --replacement ADDRESS`"
             ),
             Notice::Rebuilding { serial } => write!(
                 f,
-                "drive {serial} does not hold all its data yet: finish with `stanchion verify --repair`"
+                "drive {serial} is not rebuilt yet; finish with `stanchion verify --repair`"
             ),
             Notice::RolledForward(generation) => {
-                write!(f, "generation {generation} had reached only some drives; all have it now")
+                write!(
+                    f,
+                    "generation {generation} was on some drives only; it is on all drives now"
+                )
             }
         }
     }

@@ -4,6 +4,7 @@
 #![allow(dead_code, missing_docs)]
 
 pub mod places;
+pub mod schema;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn new(output: Output) -> Outcome {
+    pub fn new(output: Output) -> Outcome {
         let outcome = Outcome {
             // A signal is no exit: none of these runs may end by one.
             code: output.status.code().unwrap_or(-1),
@@ -164,6 +165,16 @@ impl Place {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
+    /// The same, where HUP is "default" or "ignore" at its start, whatever it is here.
+    pub fn start_with_hup(&self, disposition: &str, arguments: &[&str]) -> Child {
+        let inner = self.command(arguments);
+        let mut command = Command::new("env");
+        command.arg(format!("--{disposition}-signal=HUP")).arg(inner.get_program());
+        command.args(inner.get_args()).current_dir(self.directory.path());
+        command.env_remove("STANCHION_DRIVES").stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
     pub fn finish(&self, child: Child) -> Outcome {
         Outcome::new(child.wait_with_output().unwrap())
     }
@@ -193,7 +204,8 @@ impl Place {
 pub fn page_options(arguments: &[&str]) -> &'static [&'static str] {
     const WITHOUT_POOL: [&str; 7] =
         ["bind", "doctor", "drives", "format", "plan", "unbind", "version"];
-    match arguments.iter().any(|word| WITHOUT_POOL.contains(word)) || arguments.is_empty() {
+    let is_without = |word: &&str| WITHOUT_POOL.contains(&word.trim_start_matches("--"));
+    match arguments.iter().any(is_without) || arguments.is_empty() {
         true => &[],
         false => &["--huge-pages", "off"],
     }

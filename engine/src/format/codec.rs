@@ -168,7 +168,7 @@ impl<'a> Reader<'a> {
             return Err(newer(format!("{major}.{minor}")));
         }
         if major < MAJOR {
-            return Err(corrupt(format!("format {major}.{minor} never was")));
+            return Err(corrupt(format!("format {major}.{minor} does not exist")));
         }
         reader.newer_minor = minor > MINOR;
         reader.zeros(4)?;
@@ -376,7 +376,7 @@ mod tests {
         let supported = "1.0".into();
         assert_eq!(refusal(&newer), FormatError::Newer { found: "2.0".into(), supported });
         let (older, _) = edited(&good, |b| b[24] = 0);
-        assert!(matches!(refusal(&older), FormatError::Corrupt(t) if t.contains("never was")));
+        assert!(matches!(refusal(&older), FormatError::Corrupt(t) if t.contains("does not exist")));
 
         let (crooked, _) = edited(&good, |b| b[32] = 1);
         assert!(Reader::open(MAGIC, &crooked, META_AT + 1).is_err(), "not block aligned");

@@ -92,7 +92,10 @@ impl Root {
         };
         reader.finish()?;
         if offset_in_zone(root.generation) != offset_bytes % ROOT_ZONE_BYTES {
-            return Err(corrupt(format!("generation {} in another's slot", root.generation)));
+            return Err(corrupt(format!(
+                "generation {} in the slot of another one",
+                root.generation
+            )));
         }
         Ok(root)
     }

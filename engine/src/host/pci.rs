@@ -134,12 +134,12 @@ pub fn nvme_functions(root: &Path) -> Vec<String> {
 pub fn nvme_function(root: &Path, address: &str) -> Result<NvmeFunction, Error> {
     let system = System::below(root);
     let dir = fs::canonicalize(function_dir(&system, address)).map_err(|_| {
-        let detail = "no such PCI function; `stanchion drives` lists what there is".into();
+        let detail = "no such PCI function; `stanchion drives` lists those of this machine".into();
         Error::DriveNotFound { address: format!("pcie:{address}"), detail }
     })?;
     if !is_nvme(&dir) {
         return Err(Error::Usage(format!(
-            "pcie:{address} is no NVMe controller (PCI class {}); `stanchion drives` lists what there is",
+            "pcie:{address} is not an NVMe controller (PCI class {}); `stanchion drives` lists those of this machine",
             read_line(&dir.join("class")).unwrap_or_else(|| "unknown".into())
         )));
     }
@@ -214,7 +214,8 @@ pub fn function_of(root: &Path, address: &DriveAddress) -> Result<String, Error>
                 .and_then(|path| fs::canonicalize(system.path(&path.display().to_string())))
                 .map_err(|_| {
                     let detail =
-                        "no such block device; `stanchion drives` lists what there is".into();
+                        "no such block device; `stanchion drives` lists those of this machine"
+                            .into();
                     Error::DriveNotFound { address: address.to_string(), detail }
                 })?;
             let dev = fs::canonicalize(system.path("/dev")).unwrap_or_default();
@@ -223,13 +224,15 @@ pub fn function_of(root: &Path, address: &DriveAddress) -> Result<String, Error>
                 let link = system.path("/sys/class/block").join(name.replace('/', "!"));
                 fs::canonicalize(link).ok()
             });
-            let dir = dir.ok_or_else(|| no_function("it is no block device"))?;
+            let dir = dir.ok_or_else(|| no_function("it is not a block device"))?;
             if dir.join("partition").exists() {
                 return Err(no_function("it is a partition; name the whole drive"));
             }
             let function = pci_dir_of_block(&dir).filter(|dir| is_nvme(dir));
             function.as_deref().and_then(file_name).ok_or_else(|| {
-                no_function("it is no NVMe drive on PCIe; io_uring drives it as it is")
+                no_function(
+                    "it is not an NVMe drive on PCIe; use it through the kernel, without binding",
+                )
             })
         }
     }

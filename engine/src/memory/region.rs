@@ -74,8 +74,8 @@ impl Region {
             HugePages::Off => Region::map(len_bytes, false),
             HugePages::Required => Region::map(len_bytes, true).map_err(|error| {
                 Error::Environment(format!(
-                    "{} huge pages of 2 MiB are needed and cannot be had ({error}); \
-                     run `scripts/hugepages`, or `sysctl vm.nr_hugepages=N`, or ask for ordinary pages",
+                    "{} huge pages of 2 MiB are needed and are not free ({error}); \
+                     run `scripts/hugepages` or `sysctl vm.nr_hugepages=N`, or pass --huge-pages off",
                     len_bytes / HUGE_PAGE_BYTES,
                 ))
             }),

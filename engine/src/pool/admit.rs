@@ -151,7 +151,7 @@ impl Vacancy {
         let mut vacant = numbered().filter(|(place, _)| is_vacant(*place)).peekable();
         if vacant.peek().is_none() {
             return Err(Error::Usage(format!(
-                "pool {}: no drive is missing, so there is no place for another",
+                "pool {}: no drive is missing, so no drive can be replaced",
                 label.pool
             )));
         }

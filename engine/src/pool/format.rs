@@ -297,7 +297,7 @@ pub fn format_on(
     options: &FormatOptions,
 ) -> Result<FormatReport, Error> {
     if devices.is_empty() {
-        return Err(Error::Usage("no drive was named; give --drive for each drive".into()));
+        return Err(Error::Usage("no drive was named; name each drive".into()));
     }
     let devices: Vec<_> = devices.into_iter().map(Retrying::over).collect();
     let pages = metadata_pages(&devices);
@@ -347,7 +347,7 @@ fn plan_label(info: &[DriveInfo], options: &FormatOptions) -> Result<Label, Erro
     let chunk_bytes = match options.chunk_bytes {
         Some(bytes) if bytes.is_power_of_two() => bytes,
         Some(bytes) => {
-            return Err(Error::Usage(format!("a chunk of {bytes} bytes: give a power of two")));
+            return Err(Error::Usage(format!("a chunk of {bytes} bytes: pass a power of two")));
         }
         None => {
             let transfer = info.iter().map(|drive| drive.max_transfer_bytes).min().unwrap_or(0);
@@ -357,7 +357,7 @@ fn plan_label(info: &[DriveInfo], options: &FormatOptions) -> Result<Label, Erro
     };
     if !(MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&chunk_bytes) {
         return Err(Error::Usage(format!(
-            "a chunk of {chunk_bytes} bytes: give {MIN_CHUNK_BYTES} to {MAX_CHUNK_BYTES}"
+            "a chunk of {chunk_bytes} bytes: pass {MIN_CHUNK_BYTES} to {MAX_CHUNK_BYTES}"
         )));
     }
     let layout = Layout::plan(&capacities, chunk_bytes)?;
@@ -369,7 +369,7 @@ fn plan_label(info: &[DriveInfo], options: &FormatOptions) -> Result<Label, Erro
     });
     let copies = options.redundancy.copies();
     if usize::from(copies) > info.len() {
-        return Err(Error::Usage("a mirror needs two drives or more".into()));
+        return Err(Error::Usage("a mirror needs at least two drives; name another one".into()));
     }
     Ok(Label {
         pool: new_id(),

@@ -24,7 +24,7 @@ use crate::state::State;
 /// Opens the pool on the drives that the options name. The notices say what opening dealt with.
 pub(super) fn open(options: &PoolOptions) -> Result<(OpenPool, Vec<Notice>), Error> {
     if options.drives.is_empty() {
-        return Err(Error::Usage("no drive was named; give --drive for each drive".into()));
+        return Err(Error::Usage("no drive was named; name each drive of the pool".into()));
     }
     let mut notices = Vec::new();
     let devices = open_usable(options, &mut notices)?;

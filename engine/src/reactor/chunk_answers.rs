@@ -158,8 +158,8 @@ impl Reactor {
         tracing::warn!(
             drive = copies.first.drive.0,
             slot = copies.first.slot,
-            "a chunk's first copy cannot be had ({why}); its second copy is read, and `stanchion \
-             verify --repair` mends the first"
+            "the first copy of a chunk cannot be read ({why}), so its second copy is; `stanchion \
+             verify --repair` repairs the first"
         );
         self.send_to_drive(ChunkToken { second: true, ..token }, Operation::Read);
         true

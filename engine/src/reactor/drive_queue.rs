@@ -153,7 +153,10 @@ impl<T> DriveQueue<T> {
             let slot = completion.tag as u32;
             let request = self.slots.get_mut(slot as usize).and_then(Option::take);
             let Some(request) = request else {
-                panic!("drive {}: a completion nobody waits for", self.device.info().serial)
+                panic!(
+                    "drive {}: a completion that no command waits for",
+                    self.device.info().serial
+                )
             };
             self.free.push(slot);
             if let Err(error) = completion.status {

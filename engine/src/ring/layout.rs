@@ -67,7 +67,7 @@ impl RingSizes {
     pub fn with_complete(submit_entries: u32, complete_entries: u32) -> Result<Self, Error> {
         if !submit_entries.is_power_of_two() || submit_entries > MAX_SUBMIT_ENTRIES {
             return Err(Error::Usage(format!(
-                "a submit ring of {submit_entries} entries: give a power of two from 1 to \
+                "a submit ring of {submit_entries} entries: pass a power of two from 1 to \
                  {MAX_SUBMIT_ENTRIES}"
             )));
         }
@@ -76,7 +76,7 @@ impl RingSizes {
             || complete_entries > MAX_COMPLETE_ENTRIES
         {
             return Err(Error::Usage(format!(
-                "a complete ring of {complete_entries} entries: give a power of two from \
+                "a complete ring of {complete_entries} entries: pass a power of two from \
                  {submit_entries} (the size of the submit ring) to {MAX_COMPLETE_ENTRIES}"
             )));
         }

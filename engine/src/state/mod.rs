@@ -261,7 +261,7 @@ impl State {
         }
         debug_assert!(
             self.free_space_is_derived(),
-            "a unit is used that nobody names, or the reverse"
+            "a unit is used that no checkpoint names, or the reverse"
         );
         self.root.generation
     }

@@ -325,7 +325,7 @@ fn check_join(open: &OpenCheckpoint, spec: &CheckpointSpec) -> Result<(), Error>
     if open.aborted {
         return Err(Error::Busy {
             what: format!("checkpoint {}", spec.name),
-            owner: "a save that is being given up".into(),
+            owner: "a save that is being aborted".into(),
         });
     }
     if open.segments.len() != spec.participants as usize {

@@ -126,12 +126,12 @@ pub fn create_file(path: &Path, size_bytes: u64) -> Result<(), Error> {
     let name = path.display().to_string();
     if size_bytes == 0 || !is_block_aligned(size_bytes) || i64::try_from(size_bytes).is_err() {
         return Err(Error::Usage(format!(
-            "{name}: {size_bytes} bytes is no whole number of blocks of {BLOCK_BYTES}"
+            "{name}: {size_bytes} bytes are not a multiple of {BLOCK_BYTES}; pass a size that is"
         )));
     }
     let creating = |error: io::Error| match error.kind() {
         io::ErrorKind::AlreadyExists => Error::Usage(format!(
-            "{name} exists and is left as it is; remove it, or name another file"
+            "{name} exists and was not changed; remove it, or name another file"
         )),
         _ => Error::os(format!("creating {name}"), error),
     };

@@ -29,7 +29,7 @@ impl IoMethod {
             Some("io_uring") => Ok(IoMethod::Uring),
             Some("threads") => Ok(IoMethod::Threads),
             _ => Err(Error::Usage(format!(
-                "{IO_METHOD_VARIABLE}={}: it is io_uring or threads",
+                "{IO_METHOD_VARIABLE}={}: set it to io_uring or threads",
                 value.display()
             ))),
         }

@@ -60,7 +60,7 @@ pub fn open_with_injector(
     queue_depth: u32,
 ) -> Result<(Box<dyn Device>, inject::Injector), Error> {
     let DriveAddress::Spdk { transport_id, namespace } = address else {
-        return Err(Error::Usage(format!("{address} is no drive of SPDK's")));
+        return Err(Error::Usage(format!("{address} is not an address for SPDK")));
     };
     let injector = inject::Injector::default();
     let mut device = open_device(transport_id, *namespace, OpenMode::ReadWrite, queue_depth)?;
@@ -120,7 +120,7 @@ fn open_device(
     let info = drive_info(transport_id, &about, &found.info, split, queue_depth);
     if writable && found.info.is_write_protected {
         return Err(Error::Environment(format!(
-            "drive {address} ({}): the namespace is write protected; lift that, or open it for reading",
+            "drive {address} ({}): the namespace is write protected; remove the protection, or open it for reading",
             info.serial
         )));
     }
@@ -188,7 +188,7 @@ fn timeout(variable: Option<&str>) -> Result<Duration, Error> {
         None | Some("") => Ok(DEFAULT_TIMEOUT),
         Some(text) => match text.parse::<u64>() {
             Ok(seconds @ 1..=3600) => Ok(Duration::from_secs(seconds)),
-            _ => Err(Error::Usage(format!("{TIMEOUT_VARIABLE}={text}: it is seconds, 1 to 3600"))),
+            _ => Err(Error::Usage(format!("{TIMEOUT_VARIABLE}={text}: set it to seconds, 1 to 3600"))),
         },
     }
 }
@@ -347,7 +347,7 @@ impl SpdkDevice {
             drive = self.info.address,
             serial = self.info.serial,
             in_flight = self.slots.in_flight(),
-            "drive given up: {why}"
+            "drive lost: {why}"
         );
         let over_fabric = !queue.controller().is_pcie();
         if over_fabric && self.mode == OpenMode::ReadWrite && self.slots.in_flight() > 0 {

@@ -63,7 +63,7 @@ fn memory_mib(variable: Option<&str>) -> Result<u32, Error> {
     match text.parse::<u32>() {
         Ok(mib @ 16..=MAX_MEMORY_MIB) => Ok(mib),
         _ => Err(Error::Usage(format!(
-            "{MEMORY_VARIABLE}={text}: it is a size in MiB, 16 to {MAX_MEMORY_MIB}"
+            "{MEMORY_VARIABLE}={text}: set it to a size in MiB, 16 to {MAX_MEMORY_MIB}"
         ))),
     }
 }
@@ -94,7 +94,7 @@ fn on_own_thread(memory_mib: u32, with_pci: bool) -> Result<(), String> {
             std::io::Error::from_raw_os_error(-result),
             memory_mib / 2,
         )),
-        Err(_) => Err("SPDK's start failed in a panic, which is told on standard error".into()),
+        Err(_) => Err("SPDK's start failed in a panic; its message is on standard error".into()),
     }
 }
 

@@ -14,7 +14,7 @@ pub(super) fn check_driver(transport_id: &str, function: &str) -> Result<(), Err
     if !dir.exists() {
         return Err(Error::DriveNotFound {
             address: transport_id.into(),
-            detail: "no such PCI function; `stanchion drives` lists what there is".into(),
+            detail: "no such PCI function; `stanchion drives` lists those of this machine".into(),
         });
     }
     let driver = std::fs::read_link(dir.join("driver")).ok();
@@ -30,12 +30,12 @@ pub(super) fn check_driver(transport_id: &str, function: &str) -> Result<(), Err
                 None => "name its block device".into(),
             };
             Err(Error::Environment(format!(
-                "drive {transport_id}: the kernel's driver {driver} has it; {instead}, or give it to SPDK with \
+                "drive {transport_id}: bound to the kernel driver {driver}; {instead}, or give it to SPDK with \
                  `stanchion bind --drive pcie:{function}`"
             )))
         }
         None => Err(Error::Environment(format!(
-            "drive {transport_id}: no driver has it; run `stanchion bind --drive pcie:{function}`"
+            "drive {transport_id}: bound to no driver; run `stanchion bind --drive pcie:{function}`"
         ))),
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn bounded<T>(
             }
         });
         if let Err(error) = watching {
-            tracing::warn!(%error, "no thread to watch a connection being made: it may take for ever");
+            tracing::warn!(%error, "no thread to watch a connection being made: it may wait without end");
         }
         let result = call();
         drop(done);
@@ -90,7 +90,7 @@ fn cut(peer: SocketAddr, others: &Sockets) {
         let Ok(own) = borrowed.try_clone_to_owned() else { continue };
         let stream = TcpStream::from(own);
         if stream.peer_addr().is_ok_and(|found| found == peer) {
-            tracing::warn!(%peer, "the target does not answer: its connection is given up");
+            tracing::warn!(%peer, "the target does not answer: its connection is closed");
             // A connection that is closed already needs no more.
             let _ = stream.shutdown(Shutdown::Both);
         }

@@ -168,7 +168,10 @@ impl Binder {
             return Ok(Change { function, driver, modules, writes, doubts });
         }
         if let Some(other) = function.driver.as_deref().filter(|d| !is_user_space_driver(d)) {
-            return Err(refused(&function, format!("driver {other} has it, which is not ours")));
+            return Err(refused(
+                &function,
+                format!("it is bound to driver {other}, which is not one for SPDK"),
+            ));
         }
         self.check_users(&function)?;
         let modules = self.missing_modules(driver, &[KERNEL_DRIVER]);
@@ -303,14 +306,14 @@ impl Binder {
                 let name = format!("drive {} (pcie:{})", function.serial_text(), function.address);
                 return Err(Error::Environment(match (has_driver, found.driver) {
                     (true, _) => format!(
-                        "{name}: {driver} has it, but no block device came within {} s; see `dmesg`",
+                        "{name}: bound to {driver}, but no block device appeared within {} s; see `dmesg`",
                         patience.as_secs()
                     ),
                     (false, Some(other)) => {
-                        format!("{name}: driver {other} took it instead of {driver}; see `dmesg`")
+                        format!("{name}: bound to driver {other} instead of {driver}; see `dmesg`")
                     }
                     (false, None) => {
-                        format!("{name}: driver {driver} did not take it; see `dmesg`")
+                        format!("{name}: driver {driver} did not bind to it; see `dmesg`")
                     }
                 }));
             }
@@ -349,14 +352,14 @@ fn check_iommu(
     if !confined && !options.without_iommu {
         let why = match options.driver {
             UserSpaceDriver::VfioPci => {
-                "the machine has no IOMMU, or does not use it: switch it on (firmware, and the kernel parameter intel_iommu=on or amd_iommu=on)"
+                "the machine has no IOMMU, or does not use it: enable it in the firmware and with the kernel parameter intel_iommu=on or amd_iommu=on"
             }
             UserSpaceDriver::UioPciGeneric => {
                 "uio_pci_generic does not use the IOMMU: bind it to vfio-pci"
             }
         };
         return Err(Error::Environment(format!(
-            "{name}: {why}, or accept with --no-iommu that the drive can write to any memory of the machine"
+            "{name}: {why}, or pass --no-iommu to accept that the drive can write to any memory of the machine"
         )));
     }
     let Some(group) = &function.iommu_group else { return Ok(()) };
@@ -364,7 +367,7 @@ fn check_iommu(
         return match group.kind.as_deref() {
             Some("identity") => Ok(()),
             _ => Err(Error::Environment(format!(
-                "{name}: the IOMMU keeps a drive of uio_pci_generic from all memory; bind it to vfio-pci"
+                "{name}: the IOMMU blocks a drive of uio_pci_generic; bind it to vfio-pci"
             ))),
         };
     }
@@ -386,8 +389,8 @@ fn check_group(
         Some((address, driver)) => Err(refused(
             function,
             format!(
-                "its IOMMU group {} also holds {address}, which driver {} has; nothing overrides this: \
-                 bind that device to vfio as well, or put the drive into another slot",
+                "its IOMMU group {} also holds {address}, bound to driver {}; nothing overrides this: \
+                 bind that device to vfio as well, or move the drive to another slot",
                 group.number,
                 driver.as_deref().unwrap_or_default()
             ),

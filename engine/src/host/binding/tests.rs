@@ -189,7 +189,7 @@ fn only_nvme_controllers_are_bound() {
     let missing = machine.binder().plan_bind(&["0000:09:00.0".into()], &VFIO).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotFound);
     machine.file(&format!("{}/class", machine.dir(DRIVE)), "0x020000\n");
-    machine.refuses(&VFIO, ErrorKind::Usage, &["no NVMe controller", "0x020000"]);
+    machine.refuses(&VFIO, ErrorKind::Usage, &["not an NVMe controller", "0x020000"]);
     let address = "/dev/nvme1n1".parse().unwrap();
     assert_eq!(pci::function_of(machine.0.path(), &address).unwrap(), OTHER);
     for (address, kind) in [
