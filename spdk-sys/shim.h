@@ -64,8 +64,17 @@ void stn_spdk_env_fini(void);
 /* Lets the calling thread run on every core again after DPDK pinned it. */
 void stn_spdk_unaffinitize_thread(void);
 
-/* Prints SPDK messages up to `level` on stderr: -1 none, 0 errors, 1 warnings, 2 notices, 3 info. None go to syslog. */
+/* Logs SPDK messages up to `level`: -1 none, 0 errors, 1 warnings, 2 notices, 3 info. None go to syslog. */
 void stn_spdk_set_log_level(int level);
+
+/* Receives a message as one line without its end, on the thread that SPDK runs on. `level` is as above. */
+typedef void (*stn_spdk_log_fn)(int level, const char *message);
+
+/*
+ * Has `log` called with the messages of SPDK and DPDK, in place of printing them on stderr. Once, before
+ * stn_spdk_env_init. -ENOMEM.
+ */
+int stn_spdk_set_log(stn_spdk_log_fn log);
 
 /* "SPDK v20.07" and the like. Static storage. */
 const char *stn_spdk_version_string(void);
@@ -102,7 +111,8 @@ struct stn_spdk_connect_options {
  * Connects to and initialises the controller at a transport ID; blocks until done or timed out. On success
  * *controller is the caller's until stn_spdk_controller_detach.
  * -EPERM: no environment. -EINVAL: the address does not parse or hostnqn is too long. -ENODEV: no controller answered
- * (SPDK's log says why: not bound to vfio-pci, refused connection, unknown NQN). -ENOMEM.
+ * (SPDK's log says why: not bound to vfio-pci, refused connection, unknown NQN). -ENOMEM. -EPROTONOSUPPORT: this SPDK was
+ * built without the transport.
  */
 int stn_spdk_controller_connect(const char *address, const struct stn_spdk_connect_options *options,
                                 struct stn_spdk_controller **controller);

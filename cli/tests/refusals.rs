@@ -136,6 +136,9 @@ fn the_drives_must_be_those_of_one_pool() {
     run_on(&["blank.img"]).fails(10, &["blank.img", "not formatted"]);
     run_on(&[]).fails(2, &["no drive was named", "--drive"]);
     run_on(&["pcie:0000:04:00.9"]).fails(2, &["not a PCI function"]);
+    // SPDK on Debian has no RDMA; where it has, or cannot start, another message says so.
+    run_on(&["trtype:RDMA traddr:127.0.0.1 trsvcid:1 subnqn:nqn.2016-06.io:x"])
+        .fails(13, &["SPDK"]);
     if !cfg!(feature = "spdk") {
         run_on(&["pcie:0000:04:00.0"]).fails(13, &["built without SPDK"]);
     }

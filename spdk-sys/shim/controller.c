@@ -76,6 +76,9 @@ int stn_spdk_controller_connect(const char *address, const struct stn_spdk_conne
     if (rc != 0) {
         return rc;
     }
+    if (!spdk_nvme_transport_available_by_name(trid.trstring)) {
+        return -EPROTONOSUPPORT;
+    }
     memset(&opts, 0, sizeof(opts));
     spdk_nvme_ctrlr_get_default_ctrlr_opts(&opts, sizeof(opts));
     if (options->hostnqn != NULL) {

@@ -1,14 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The environment and its memory. */
 
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* sched_getaffinity, fopencookie */
 
 #include "internal.h"
 
 #include <sched.h>
+#include <stdarg.h>
+#include <sys/types.h>
+
+/* Of DPDK, whose headers SPDK does not install. */
+extern int rte_openlog_stream(FILE *stream) __attribute__((weak));
 
 static atomic_bool env_was_asked_for;
 static atomic_bool env_is_ready;
+
+/* Where messages go; NULL: to stderr. Set once, before SPDK starts. */
+static stn_spdk_log_fn log_to;
+/* What DPDK and SPDK's start print by themselves comes out of log_to. */
+static FILE *log_stream;
 
 /* "[N]" for the first core that the calling thread may run on. */
 static void first_allowed_core(char *text, size_t size)
@@ -29,18 +39,22 @@ static void first_allowed_core(char *text, size_t size)
 
 /*
  * Before v22.05 SPDK announces itself on standard output, which belongs to the program: there it goes to stderr, or nowhere.
+ * What it prints on stderr goes to the log, if there is one.
  * Only C's stdio is turned aside, for the length of the call; the file descriptor stays as it is.
  */
 static int env_init_off_stdout(const struct spdk_env_opts *opts, bool quiet)
 {
 #if !SPDK_AT_LEAST(22, 5) && defined(__GLIBC__)
     FILE *program_stdout = stdout;
+    FILE *program_stderr = stderr;
     FILE *nowhere = quiet ? fopen("/dev/null", "w") : NULL;
     int rc;
 
     stdout = nowhere != NULL ? nowhere : stderr;
+    stderr = log_stream != NULL ? log_stream : stderr;
     rc = spdk_env_init(opts);
     stdout = program_stdout;
+    stderr = program_stderr;
     if (nowhere != NULL) {
         fclose(nowhere);
     }
@@ -118,6 +132,60 @@ void stn_spdk_set_log_level(int level)
     }
     spdk_log_set_print_level((enum spdk_log_level)level);
     spdk_log_set_level(SPDK_LOG_DISABLED);
+}
+
+/* A message of SPDK's as one line; one that is longer than the buffer is cut. */
+static void on_message(int level, const char *file, const int line, const char *func, const char *format, va_list args)
+{
+    char text[1024];
+
+    (void)file;
+    (void)line;
+    (void)func;
+    /* To a function of the program's SPDK gives messages of every level. */
+    if (level > (int)spdk_log_get_print_level() || vsnprintf(text, sizeof(text), format, args) < 0) {
+        return;
+    }
+    text[strcspn(text, "\n")] = '\0';
+    log_to(level, text);
+}
+
+/* Called under the stream's lock. */
+static ssize_t on_text(void *cookie, const char *text, size_t size)
+{
+    static char line[1024];
+    static size_t length;
+
+    (void)cookie;
+    for (size_t at = 0; at < size; at++) {
+        if (text[at] == '\n') {
+            line[length] = '\0';
+            length = 0;
+            if (line[0] != '\0') {
+                log_to(SPDK_LOG_ERROR, line);
+            }
+        } else if (length < sizeof(line) - 1) {
+            line[length++] = text[at];
+        }
+    }
+    return (ssize_t)size;
+}
+
+int stn_spdk_set_log(stn_spdk_log_fn log)
+{
+    const cookie_io_functions_t functions = {.write = on_text};
+
+    log_stream = fopencookie(NULL, "w", functions);
+    if (log_stream == NULL) {
+        return -ENOMEM;
+    }
+    setvbuf(log_stream, NULL, _IOLBF, BUFSIZ);
+    log_to = log;
+    spdk_log_open(on_message);
+    if (rte_openlog_stream != NULL) {
+        rte_openlog_stream(log_stream);
+    }
+    return 0;
 }
 
 const char *stn_spdk_version_string(void)

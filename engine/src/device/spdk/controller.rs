@@ -498,18 +498,25 @@ fn why_not(transport_id: &str, pci_function: Option<&str>, result: i32) -> Error
         (libc::ENODEV, Some(function)) => match pcie::owner(function) {
             Some(owner) => Error::Busy { what: format!("drive {transport_id}"), owner },
             None => not_found(
-                "SPDK could not take the drive over, and says why on standard error; a drive that \
-                 did not answer needs a reset, vfio-pci needs the IOMMU and a limit of locked memory \
-                 (`ulimit -l`)"
+                "SPDK could not attach the drive, and the log says why; a drive that did not answer \
+                 needs a reset, vfio-pci needs the IOMMU and a limit of locked memory (`ulimit -l`)"
                     .into(),
             ),
         },
         (libc::ENODEV, None) => not_found(
-            "no NVMe controller answered there, SPDK says why on standard error: check that the \
-             target runs, that the port is right and that it serves this subnqn to this host, whose \
-             name an address gives as hostnqn:..."
+            "no NVMe controller answered there, and the log says why: check that the target runs, \
+             that the port is right and that it serves this subnqn to this host, whose name an \
+             address gives as hostnqn:..."
                 .into(),
         ),
+        (libc::EPROTONOSUPPORT, _) => {
+            let transport = transport_id.split(' ').next().unwrap_or_default();
+            Error::Environment(format!(
+                "drive {transport_id}: SPDK was built without {}; use trtype:TCP, or an SPDK that \
+                 has it",
+                transport.trim_start_matches("trtype:")
+            ))
+        }
         (libc::EINVAL, _) => {
             Error::Usage(format!("drive address {transport_id:?}: SPDK does not know it"))
         }

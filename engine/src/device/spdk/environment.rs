@@ -4,6 +4,8 @@
 //! - A failed start is final, too: DPDK cannot be started twice. Every later open tells the same.
 //! - Never taken down: the process's end does that, and its huge pages are unlinked from the start.
 
+use std::ffi::{CStr, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -15,6 +17,8 @@ use crate::host::pci::is_user_space_driver;
 /// queues and request objects; it takes more when that is used up. Data does not lie there.
 pub const MEMORY_VARIABLE: &str = "STANCHION_SPDK_MEM_MB";
 
+/// Level of SPDK's log: what failed.
+const SPDK_ERRORS: c_int = 0;
 /// Enough for a dozen queue pairs.
 const DEFAULT_MEMORY_MIB: u32 = 64;
 const MAX_MEMORY_MIB: u32 = 64 << 10;
@@ -81,8 +85,11 @@ fn on_own_thread(memory_mib: u32, with_pci: bool) -> Result<(), String> {
             // SAFETY: the strings are null, which asks for defaults; nothing else of SPDK runs yet,
             // as every other call comes after this one has returned under the lock of `STARTED`.
             unsafe {
-                spdk_sys::stn_spdk_set_log_level(0);
-                spdk_sys::stn_spdk_env_init(&raw const options)
+                spdk_sys::stn_spdk_set_log_level(SPDK_ERRORS);
+                match spdk_sys::stn_spdk_set_log(Some(on_log)) {
+                    0 => spdk_sys::stn_spdk_env_init(&raw const options),
+                    failed => failed,
+                }
             }
         })
         .map_err(|error| format!("starting a thread for SPDK: {error}"))?;
@@ -90,12 +97,21 @@ fn on_own_thread(memory_mib: u32, with_pci: bool) -> Result<(), String> {
         Ok(0) => Ok(()),
         Ok(result) => Err(format!(
             "SPDK did not start ({}); it needs root, {} free huge pages of 2 MiB and hugetlbfs: \
-             run `scripts/hugepages`; its own message is on standard error",
+             run `scripts/hugepages`; the log has SPDK's own message",
             std::io::Error::from_raw_os_error(-result),
             memory_mib / 2,
         )),
-        Err(_) => Err("SPDK's start failed in a panic; its message is on standard error".into()),
+        Err(_) => Err("SPDK's start failed in a panic; the log has its message".into()),
     }
+}
+
+/// Takes a line that SPDK or DPDK logs. What SPDK calls an error may be one that this engine recovers
+/// from, so it is a warning here.
+unsafe extern "C" fn on_log(_: c_int, message: *const c_char) {
+    // SAFETY: the shim gives a string with a NUL that lasts until this returns.
+    let message = unsafe { CStr::from_ptr(message) }.to_string_lossy();
+    // A listener that panics loses the line; SPDK's frames must not be unwound.
+    let _ = catch_unwind(AssertUnwindSafe(|| tracing::warn!("SPDK: {}", message.trim_end())));
 }
 
 #[cfg(test)]
