@@ -195,7 +195,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    use stanchion_engine::device::binding::{BindOptions, UserSpaceDriver};
+    use stanchion_engine::host::binding::{BindOptions, UserSpaceDriver};
 
     use super::*;
     use crate::record::Document;

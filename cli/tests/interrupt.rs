@@ -23,7 +23,7 @@ fn an_interrupted_save_leaves_no_trace() {
         signal(&child, name);
         let outcome = place.finish(child);
         assert!(outcome.stdout.is_empty(), "{outcome:?}");
-        outcome.fails(130, &["interrupted", "big@1 was given up"]);
+        outcome.fails(130, &["interrupted", "big@1 was not saved"]);
         assert_eq!(place.checkpoints(), 0);
         let (free, capacity) = place.free_and_capacity();
         assert_eq!(free, capacity);

@@ -16,7 +16,8 @@ pub(crate) fn open_location(path: &Path) -> Result<File, Error> {
     let location = location.map_err(|error| match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENOTDIR) => Error::DriveNotFound {
             address: name.clone(),
-            detail: "no such file or block device; `stanchion drives` lists those of this machine".into(),
+            detail: "no such file or block device; `stanchion drives` lists those of this machine"
+                .into(),
         },
         _ => Error::os(format!("opening {name}"), error),
     })?;

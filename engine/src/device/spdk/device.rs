@@ -188,7 +188,9 @@ fn timeout(variable: Option<&str>) -> Result<Duration, Error> {
         None | Some("") => Ok(DEFAULT_TIMEOUT),
         Some(text) => match text.parse::<u64>() {
             Ok(seconds @ 1..=3600) => Ok(Duration::from_secs(seconds)),
-            _ => Err(Error::Usage(format!("{TIMEOUT_VARIABLE}={text}: set it to seconds, 1 to 3600"))),
+            _ => Err(Error::Usage(format!(
+                "{TIMEOUT_VARIABLE}={text}: set it to seconds, 1 to 3600"
+            ))),
         },
     }
 }
