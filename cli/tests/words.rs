@@ -1,0 +1,133 @@
+//! Words that stay away from help, errors and docs: each has a plain word that says the same.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::Place;
+
+/// Each with what to write instead.
+const RETIRED: [(&str, &str); 10] = [
+    ("told", "reported, sent"),
+    ("tell", "report, send"),
+    ("tells", "reports, sends"),
+    ("whoever", "the caller, the user, a process"),
+    ("somebody", "a user, a process"),
+    ("at hand", "present, available"),
+    ("so many", "this many"),
+    ("anew", "again"),
+    ("found out", "detected"),
+    ("mend", "repair"),
+];
+
+/// The retired words of a text, as words of their own.
+fn retired(text: &str) -> Vec<&'static str> {
+    let words: Vec<String> = text
+        .split(|c: char| !c.is_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .map(str::to_lowercase)
+        .collect();
+    let text = format!(" {} ", words.join(" "));
+    let found = RETIRED.iter().filter(|(word, _)| text.contains(&format!(" {word} ")));
+    found.map(|(word, _)| *word).collect()
+}
+
+fn files_below(path: &Path, extension: &str, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(path).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files_below(&path, extension, found);
+        } else if path.extension().is_some_and(|own| own == extension) {
+            found.push(path);
+        }
+    }
+}
+
+/// The string literals of Rust code, without those of comments.
+fn literals(source: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut offset = 0;
+    let mut start = None;
+    for line in source.split_inclusive('\n') {
+        let mut characters = line.char_indices().peekable();
+        while let Some((at, c)) = characters.next() {
+            match (c, start) {
+                ('/', None) if line[at..].starts_with("//") => break,
+                // A character, which may be a quotation mark.
+                ('\'', None)
+                    if line[at..].starts_with("'\"'") || line[at..].starts_with("'\\'") =>
+                {
+                    characters.nth(1);
+                }
+                ('\\', Some(_)) => drop(characters.next()),
+                ('"', None) => start = Some(offset + at + 1),
+                ('"', Some(first)) => {
+                    found.push(&source[first..offset + at]);
+                    start = None;
+                }
+                _ => {}
+            }
+        }
+        offset += line.len();
+    }
+    found
+}
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+#[test]
+fn the_check_sees_words() {
+    assert_eq!(retired("Nobody was Told; tell\n it"), ["told", "tell"]);
+    assert_eq!(retired("It is at\nhand, untold"), ["at hand"]);
+    assert!(retired("mended means reported").is_empty());
+    let source = "let a = \"one\"; // \"two\"\nlet b = '\"'; let c = \"th\\\"ree \\\n  four\";";
+    assert_eq!(literals(source), ["one", "th\\\"ree \\\n  four"]);
+}
+
+#[test]
+fn help_uses_plain_words() {
+    let place = Place::empty();
+    let help = place.run_bare(&["--help"]).ok().stdout;
+    let list = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let subcommands = list.lines().filter_map(|line| line.split_whitespace().next());
+    let mut texts = vec![help.clone()];
+    for subcommand in subcommands.filter(|name| *name != "help") {
+        texts.push(place.run_bare(&[subcommand, "--help"]).ok().stdout);
+    }
+    assert!(texts.len() > 10);
+    for text in texts {
+        let found = retired(&text);
+        assert!(found.is_empty(), "{found:?} in {text}; see RETIRED");
+    }
+}
+
+#[test]
+fn errors_and_docs_use_plain_words() {
+    let mut sources = Vec::new();
+    for folder in ["engine/src", "cli/src", "src"] {
+        files_below(&root().join(folder), "rs", &mut sources);
+    }
+    assert!(sources.len() > 100);
+    let mut wrong = Vec::new();
+    for path in sources {
+        let text = fs::read_to_string(&path).unwrap();
+        for literal in literals(&text) {
+            wrong.extend(
+                retired(literal).iter().map(|word| format!("{word}: {literal:?} in {path:?}")),
+            );
+        }
+    }
+    let mut pages =
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|p| root().join(p)).to_vec();
+    files_below(&root().join("docs"), "md", &mut pages);
+    for path in pages {
+        let text = fs::read_to_string(&path).unwrap();
+        wrong.extend(retired(&text).iter().map(|word| format!("{word} in {path:?}")));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}; see RETIRED");
+}
