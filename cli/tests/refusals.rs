@@ -227,7 +227,7 @@ fn checkpoints_are_not_overwritten_and_unknown_ones_are_told() {
     // All or none.
     place.run(&["rm", "llama@100", "llama@99"]).fails(10, &["no checkpoint llama@99"]);
     assert_eq!(place.checkpoints(), 1);
-    place.run(&["save", "bad name@1", "model.bin"]).fails(2, &["is no checkpoint name"]);
+    place.run(&["save", "bad name@1", "model.bin"]).fails(2, &["is not a checkpoint name"]);
     place.run(&["save", "llama", "model.bin"]).fails(2, &["NAME@STEP"]);
     assert!(!place.path("out").exists());
 }

@@ -49,31 +49,39 @@ fn files_below(path: &Path, extension: &str, found: &mut Vec<PathBuf>) {
 /// The string literals of Rust code, without those of comments.
 fn literals(source: &str) -> Vec<&str> {
     let mut found = Vec::new();
-    let mut offset = 0;
-    let mut start = None;
-    for line in source.split_inclusive('\n') {
-        let mut characters = line.char_indices().peekable();
-        while let Some((at, c)) = characters.next() {
-            match (c, start) {
-                ('/', None) if line[at..].starts_with("//") => break,
-                // A character, which may be a quotation mark.
-                ('\'', None)
-                    if line[at..].starts_with("'\"'") || line[at..].starts_with("'\\'") =>
-                {
-                    characters.nth(1);
-                }
-                ('\\', Some(_)) => drop(characters.next()),
-                ('"', None) => start = Some(offset + at + 1),
-                ('"', Some(first)) => {
-                    found.push(&source[first..offset + at]);
-                    start = None;
-                }
-                _ => {}
+    let mut rest = source;
+    while let Some(at) = rest.find(['"', '\'', '/']) {
+        let (before, after) = (&rest[..at], &rest[at + 1..]);
+        rest = match &rest[at..=at] {
+            "/" if after.starts_with('/') => after.split_once('\n').map_or("", |(_, next)| next),
+            "/" => after,
+            // A character; a lifetime has no second quotation mark so near.
+            "'" if after.starts_with('\\') => after.get(2..).unwrap_or_default(),
+            "'" => after.strip_prefix("\"'").unwrap_or(after),
+            _ => {
+                let hashes = before.len() - before.trim_end_matches('#').len();
+                let is_raw = before[..before.len() - hashes].ends_with('r');
+                let len_bytes = match is_raw {
+                    true => after.find(&format!("\"{}", "#".repeat(hashes))),
+                    false => end_of_literal(after),
+                };
+                let len_bytes = len_bytes.unwrap_or(after.len());
+                found.push(&after[..len_bytes]);
+                after.get(len_bytes + 1..).unwrap_or_default()
             }
-        }
-        offset += line.len();
+        };
     }
     found
+}
+
+/// Where a literal with escapes ends.
+fn end_of_literal(text: &str) -> Option<usize> {
+    let mut is_escaped = false;
+    text.char_indices().find_map(|(at, c)| {
+        let ends = c == '"' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+        ends.then_some(at)
+    })
 }
 
 fn root() -> &'static Path {
@@ -85,8 +93,10 @@ fn the_check_sees_words() {
     assert_eq!(retired("Nobody was Told; tell\n it"), ["told", "tell"]);
     assert_eq!(retired("It is at\nhand, untold"), ["at hand"]);
     assert!(retired("mended means reported").is_empty());
-    let source = "let a = \"one\"; // \"two\"\nlet b = '\"'; let c = \"th\\\"ree \\\n  four\";";
-    assert_eq!(literals(source), ["one", "th\\\"ree \\\n  four"]);
+    let source = r##"let a = "one"; // "two"
+        let b = '"'; let c = "th\"ree"; let d = r"\4\"; let e = r#"a "quoted" one"#; fn f<'a>() {}
+        let g = '\''; let h = "last";"##;
+    assert_eq!(literals(source), ["one", "th\\\"ree", r"\4\", r#"a "quoted" one"#, "last"]);
 }
 
 #[test]
