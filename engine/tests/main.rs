@@ -14,7 +14,6 @@ mod repository;
 mod resource_limits;
 mod save_restore;
 mod session;
-mod tidy;
 
 #[cfg(feature = "spdk")]
 mod spdk_faults;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::bulk::pieces::{Piece, chunks_of};
-use crate::bulk::{BulkSession, DIRECT, Lent, LentBuffers, MAX_DIRECT_ENTRIES, Progress};
+use crate::bulk::session::{BulkSession, DIRECT, Lent, LentBuffers, MAX_DIRECT_ENTRIES, Progress};
 use crate::error::Error;
 use crate::name::CheckpointName;
 use crate::ring::{CompleteEntry, SubmitEntry, Transfer};

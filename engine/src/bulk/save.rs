@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::bulk::pieces::Piece;
-use crate::bulk::{BulkSession, DIRECT, Lent, LentBuffers, MAX_DIRECT_ENTRIES, Progress};
+use crate::bulk::session::{BulkSession, DIRECT, Lent, LentBuffers, MAX_DIRECT_ENTRIES, Progress};
 use crate::error::Error;
 use crate::ring::{CompleteEntry, SubmitEntry, Transfer, codes};
 use crate::state::CheckpointSpec;

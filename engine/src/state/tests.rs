@@ -2,11 +2,16 @@
 
 use uuid::Uuid;
 
+use super::holding::Run;
 use super::*;
 use crate::commit::Plan;
-use crate::format::{DriveEntry, DriveState, Features, Shard};
+use crate::error::Error;
+use crate::format::{
+    CatalogueEntry, DriveEntry, DriveState, Features, Label, Layout, MetaExtent, Root, Shard,
+};
 use crate::limits::CATALOGUE_SLOTS;
-use crate::units::DriveIndex;
+use crate::name::CheckpointName;
+use crate::units::{Copies, DriveIndex, Generation};
 
 const MIB: u64 = 1 << 20;
 const CHUNK: u64 = MIB;

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use clap::Args;
 use serde::Serialize;
-use stanchion_engine::ErrorKind;
 use stanchion_engine::DriveAddress;
+use stanchion_engine::ErrorKind;
 use stanchion_engine::host::pci::NvmeFunction;
 
 use self::check::{Check, CheckRecord, Needs, Root, Status};

@@ -1,0 +1,249 @@
+//! The state itself, and how free space follows from it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::extent::ExtentMap;
+use crate::format::{Label, Root};
+use crate::limits::CATALOGUE_SLOTS;
+use crate::name::CheckpointName;
+use crate::placement;
+use crate::planted::{Bug, planted};
+use crate::state::holding::{Committed, Holding, Run};
+use crate::state::open_checkpoint::OpenCheckpoint;
+use crate::units::{Generation, Location};
+
+/// What a generation has that the one before it had not, and the other way round.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    /// The generation's root.
+    pub(crate) root: Root,
+    pub(crate) added: Vec<Arc<Committed>>,
+    pub(crate) removed: Option<CheckpointName>,
+    /// Open checkpoints that it commits.
+    pub(crate) consumed: Vec<u64>,
+}
+
+/// The state.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(super) label: Label,
+    /// The newest root; its generation is the pool's.
+    pub(super) root: Root,
+    /// The generation that it followed: its catalogue, too, must stay.
+    pub(super) before: Option<Generation>,
+    /// The newest generation of which any drive had a trace; after a fallback newer than the root.
+    pub(super) newest_seen: Generation,
+    /// By name and step.
+    pub(super) current: BTreeMap<CheckpointName, Arc<Committed>>,
+    /// What the generation before held and this one does not.
+    pub(super) retired: Vec<Arc<Committed>>,
+    /// Those whose metadata could not be read when the pool was opened.
+    pub(super) damaged: Vec<Arc<Committed>>,
+    pub(super) open: BTreeMap<u64, OpenCheckpoint>,
+    pub(super) next_open: u64,
+    pub(super) data: Vec<ExtentMap>,
+    pub(super) meta: ExtentMap,
+    /// Some unit is named more than once, as no sound pool has it. Then nobody can tell by one of
+    /// those who name it that it is free.
+    pub(super) has_overlaps: bool,
+    /// Slots that could not be written: left alone for as long as the pool is open.
+    pub(super) bad: Vec<Location>,
+    /// Set by a failed flush or root write; every later write is refused with it.
+    pub(super) poison: Option<(&'static str, String)>,
+}
+
+impl State {
+    /// The state of a pool as recovery found it. The generation before counts as equal: an
+    /// opening for writing commits first, which makes it so.
+    pub(crate) fn new(
+        label: Label,
+        root: Root,
+        before: Option<Generation>,
+        newest_seen: Generation,
+        committed: Vec<Committed>,
+    ) -> State {
+        let data =
+            label.drives.iter().map(|d| ExtentMap::new(label.layout.data_slots(d.capacity_bytes)));
+        let current: BTreeMap<_, _> =
+            committed.into_iter().map(|c| (c.name(), Arc::new(c))).collect();
+        let damaged = current.values().filter(|c| c.damage.is_some()).cloned().collect();
+        let mut state = State {
+            data: data.collect(),
+            meta: ExtentMap::new(label.layout.meta_blocks()),
+            has_overlaps: false,
+            root,
+            before,
+            newest_seen,
+            current,
+            retired: Vec::new(),
+            damaged,
+            open: BTreeMap::new(),
+            next_open: 1,
+            bad: Vec::new(),
+            label,
+            poison: None,
+        };
+        state.derive_free_space();
+        state
+    }
+
+    pub(crate) fn label(&self) -> &Label {
+        &self.label
+    }
+
+    pub(crate) fn root(&self) -> &Root {
+        &self.root
+    }
+
+    pub(crate) fn checkpoints(&self) -> impl Iterator<Item = &Arc<Committed>> {
+        self.current.values()
+    }
+
+    /// The number of the next generation. Numbers are left out where a generation was given up and
+    /// the next one's catalogue would fall on that of one of the two newest.
+    pub(crate) fn next_generation(&self) -> Generation {
+        let mut next = self.newest_seen.max(self.root.generation).next();
+        let slot = |generation: Generation| generation.0 % CATALOGUE_SLOTS;
+        let newest = [Some(self.root.generation), self.before];
+        while newest.iter().flatten().any(|kept| slot(*kept) == slot(next)) {
+            next = next.next();
+        }
+        next
+    }
+
+    /// The label has changed: a drive came or went.
+    pub(crate) fn set_label(&mut self, label: Label) {
+        self.label = label;
+    }
+
+    /// Copies that each chunk of a new checkpoint gets: as many as the pool was made for, unless too
+    /// few drives take part.
+    pub(crate) fn copies(&self) -> u8 {
+        let live = self.label.live().take(usize::from(self.label.copies)).count();
+        self.label.copies.min(live as u8)
+    }
+
+    /// Bytes that new checkpoints may take now, over all drives, in whole chunks.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        placement::capacity(self.copies(), &self.free_slots()) * self.label.layout.chunk_bytes()
+    }
+
+    /// By drive: free data slots. A drive that takes no part has none.
+    pub(crate) fn free_slots(&self) -> Vec<u64> {
+        let mut free = vec![0; self.data.len()];
+        for drive in self.label.live() {
+            free[drive.as_usize()] = self.data[drive.as_usize()].free();
+        }
+        free
+    }
+
+    /// Free blocks of the metadata area.
+    #[cfg(any(test, feature = "internals"))]
+    pub(crate) fn free_meta_blocks(&self) -> u64 {
+        self.meta.free()
+    }
+
+    pub(crate) fn find(&self, name: &CheckpointName) -> Option<&Arc<Committed>> {
+        self.current.get(name)
+    }
+
+    /// The checkpoint of that name with the largest step.
+    pub(crate) fn latest(&self, name: &str) -> Option<&Arc<Committed>> {
+        let of_name = CheckpointName { name: name.to_owned(), step: 0 }..=CheckpointName {
+            name: name.to_owned(),
+            step: u64::MAX,
+        };
+        self.current.range(of_name).next_back().map(|(_, committed)| committed)
+    }
+
+    /// A checkpoint that is being written, by its number.
+    pub(crate) fn open_checkpoint(&self, number: u64) -> Option<&OpenCheckpoint> {
+        self.open.get(&number)
+    }
+
+    /// The planned generation is durable on every drive: it is the pool's state now.
+    pub(crate) fn adopt(&mut self, change: Change) -> Generation {
+        let Change { root, added, removed, consumed } = change;
+        assert_eq!(root.generation, self.next_generation(), "one commit at a time");
+        for number in &consumed {
+            self.open.remove(number);
+        }
+        // Two generations ago nobody looks any more: what only that one named is free. What is added
+        // was reserved while it was open, and stays so.
+        let mut freed = std::mem::take(&mut self.retired);
+        self.retired.extend(removed.and_then(|name| self.current.remove(&name)));
+        self.current.extend(added.into_iter().map(|committed| (committed.name(), committed)));
+        if planted(Bug::ExtentFreedEarly) {
+            freed.append(&mut self.retired);
+        }
+        self.before = Some(self.root.generation);
+        self.newest_seen = root.generation;
+        self.root = root;
+        if !freed.is_empty() {
+            self.damaged.retain(|d| !freed.iter().any(|gone| Arc::ptr_eq(gone, d)));
+            self.release(&freed);
+        }
+        debug_assert!(
+            self.free_space_is_derived(),
+            "a unit is used that no checkpoint names, or the reverse"
+        );
+        self.root.generation
+    }
+
+    /// Refuses every later write.
+    pub(crate) fn poison(&mut self, what: &'static str, detail: String) {
+        self.poison.get_or_insert((what, detail));
+    }
+
+    pub(crate) fn check_poison(&self) -> Result<(), Error> {
+        match &self.poison {
+            Some((what, detail)) => Err(Error::Poisoned { what, detail: detail.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether deriving free space would change nothing.
+    fn free_space_is_derived(&mut self) -> bool {
+        let kept = (self.data.clone(), self.meta.clone());
+        self.derive_free_space();
+        kept.0 == self.data && kept.1 == self.meta
+    }
+
+    /// Frees what only these name.
+    fn release(&mut self, freed: &[Arc<Committed>]) {
+        let is_released =
+            !self.has_overlaps && freed.iter().all(|gone| self.release_holding(&gone.holding));
+        if !is_released {
+            self.derive_free_space();
+        }
+    }
+
+    /// Whether all of its units were used, and are free now.
+    fn release_holding(&mut self, holding: &Holding) -> bool {
+        let release = |map: &mut ExtentMap, runs: &[Run]| {
+            runs.iter().all(|r| map.release(r.start, r.count).is_ok())
+        };
+        let mut data = self.data.iter_mut().zip(&holding.data);
+        data.all(|(map, runs)| release(map, runs)) && release(&mut self.meta, &holding.meta)
+    }
+
+    /// Recomputes which units are used. Units named twice are counted once.
+    pub(super) fn derive_free_space(&mut self) {
+        self.data.iter_mut().for_each(ExtentMap::clear);
+        self.meta.clear();
+        let mut once = true;
+        let committed = self.current.values().chain(&self.retired).map(|c| &c.holding);
+        for holding in committed.chain(self.open.values().map(|open| &open.holding)) {
+            for (map, runs) in self.data.iter_mut().zip(&holding.data) {
+                runs.iter().for_each(|run| once &= map.cover(run.start, run.count));
+            }
+            holding.meta.iter().for_each(|run| once &= self.meta.cover(run.start, run.count));
+        }
+        self.has_overlaps = !once;
+        for Location { drive, slot } in &self.bad {
+            self.data[drive.as_usize()].cover(*slot, 1);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Checkpoints that are being written: who joins, what is reserved for them, and when that is free.
+//!
+//! - A participant gets the space of its whole segment or nothing.
+//! - The space of a checkpoint that is given up stays reserved until every segment of it has ended:
+//!   until then a drive may still write there.
+
+use uuid::Uuid;
+
+use crate::error::Error;
+use crate::format::{Manifest, SegmentTable, blocks_of, segment};
+use crate::limits::{MAX_PARTICIPANTS, MAX_SEGMENT_BYTES};
+use crate::name::check_base_name;
+use crate::placement;
+use crate::state::holding::{Holding, Run};
+use crate::state::open_checkpoint::{
+    CheckpointSpec, ChunkPlace, OpenCheckpoint, OpenSegment, Readiness,
+};
+use crate::state::pool_state::State;
+use crate::units::{Copies, DriveIndex, Location};
+
+/// Why a participant could not join.
+#[derive(Debug)]
+pub(crate) enum BeginError {
+    /// There may be room after an empty commit; the error if not.
+    Reclaim {
+        no_space: Error,
+    },
+    Failed(Error),
+}
+
+impl State {
+    /// Lets a participant join a checkpoint, making the checkpoint if it is the first. Reserves the
+    /// space of its segment, or reserves nothing. The result is the number of the open checkpoint.
+    pub(crate) fn begin(&mut self, spec: &CheckpointSpec, id: Uuid) -> Result<u64, BeginError> {
+        self.check_poison().map_err(BeginError::Failed)?;
+        check_spec(spec).map_err(BeginError::Failed)?;
+        self.check_known().map_err(BeginError::Failed)?;
+        if self.current.contains_key(&spec.name) {
+            return Err(BeginError::Failed(Error::CheckpointExists(spec.name.to_string())));
+        }
+        let joined = self.open.iter().find(|(_, open)| open.name == spec.name).map(|(n, _)| *n);
+        if let Some(number) = joined {
+            let open = &self.open[&number];
+            check_join(open, spec).map_err(BeginError::Failed)?;
+        } else if self.current.len() + self.open.len() >= self.label.layout.max_checkpoints() {
+            return Err(BeginError::Failed(Error::TooMany {
+                what: "checkpoints in the pool",
+                limit: self.label.layout.max_checkpoints() as u64,
+            }));
+        }
+        let Some(reserved) = self.reserve(spec, joined.is_none()) else {
+            let no_space = self.no_space(spec.len_bytes);
+            // What is retired becomes free when one more generation is committed.
+            return Err(if self.retired.is_empty() {
+                BeginError::Failed(no_space)
+            } else {
+                BeginError::Reclaim { no_space }
+            });
+        };
+        let number = joined.unwrap_or_else(|| {
+            let number = self.next_open;
+            self.next_open += 1;
+            let segments = (0..spec.participants).map(|_| None).collect();
+            let holding = Holding::new(self.label.drives.len());
+            let manifest = reserved.manifest.unwrap_or(Run { start: 0, count: 0 });
+            let name = spec.name.clone();
+            let open = OpenCheckpoint { id, name, segments, manifest, holding, aborted: false };
+            self.open.insert(number, open);
+            number
+        });
+        if let Some(open) = self.open.get_mut(&number) {
+            reserved.copies.iter().for_each(|copies| open.holding.add_chunk(*copies));
+            open.holding.meta.extend(reserved.manifest);
+            open.holding.meta.push(reserved.table);
+            open.segments[spec.participant as usize] = Some(OpenSegment {
+                len_bytes: spec.len_bytes,
+                shards: spec.shards.clone(),
+                copies: reserved.copies,
+                table: reserved.table,
+                whole: false,
+                ended: false,
+            });
+        }
+        Ok(number)
+    }
+
+    /// What a checkpoint occupies is unknown while its metadata can be read on no drive: its chunks
+    /// look like free space, and may be all that is left of it.
+    fn check_known(&self) -> Result<(), Error> {
+        let damage = self.damaged.iter().find_map(|c| c.damage.clone());
+        let Some(mut damage) = damage else { return Ok(()) };
+        damage.detail.push_str(
+            "; nothing is saved while its data cannot be distinguished from free space: remove it first",
+        );
+        Err(damage.into())
+    }
+
+    fn no_space(&self, needed_bytes: u64) -> Error {
+        let free_bytes = self.free_bytes();
+        if needed_bytes <= free_bytes {
+            Error::NoMetadataSpace
+        } else {
+            Error::NoSpace { needed_bytes, free_bytes }
+        }
+    }
+
+    /// Takes units from the maps, all or none.
+    fn reserve(&mut self, spec: &CheckpointSpec, first: bool) -> Option<Reserved> {
+        let drives = self.label.drives.len();
+        let chunk_bytes = self.label.layout.chunk_bytes();
+        let chunks = spec.len_bytes.div_ceil(chunk_bytes);
+        let copies = self.copies();
+        let table_bytes =
+            SegmentTable::encoded_bytes(spec.len_bytes, chunk_bytes, copies, &spec.shards);
+        let table_blocks = blocks_of(table_bytes);
+        let manifest_bytes = Manifest::encoded_bytes(&spec.name.name, spec.participants);
+        let manifest_blocks = blocks_of(manifest_bytes);
+        let start = spec.participant as usize;
+        let share = placement::shares(chunks, copies, &self.free_slots(), start)?;
+        let table = Run { start: self.meta.allocate_run(table_blocks)?, count: table_blocks };
+        let manifest = match first.then(|| self.meta.allocate_run(manifest_blocks)) {
+            None => None,
+            Some(Some(start)) => Some(Run { start, count: manifest_blocks }),
+            Some(None) => {
+                self.derive_free_space();
+                return None;
+            }
+        };
+        let mut slots = vec![Vec::new(); drives];
+        for (drive, count) in share.iter().enumerate() {
+            // `shares` looked at the free counts, so this cannot fail.
+            if !self.data[drive].allocate_many(*count, &mut slots[drive]) {
+                self.derive_free_space();
+                return None;
+            }
+        }
+        Some(Reserved { copies: placement::place(&slots, copies, start), table, manifest })
+    }
+
+    /// Where the chunks of a participant's segment lie.
+    pub(crate) fn copies_of(&self, open: u64, participant: u32) -> Option<&[Copies]> {
+        let segment = self.open.get(&open)?.segments.get(participant as usize)?.as_ref()?;
+        Some(&segment.copies)
+    }
+
+    /// The place of a chunk's copy cannot be written: gives it another one, on another drive if that
+    /// has room, and leaves the bad one alone. `None` when there is no other place, or the checkpoint
+    /// will not be committed anyway.
+    pub(crate) fn relocate(&mut self, place: ChunkPlace) -> Option<Location> {
+        let open = self.open.get(&place.checkpoint).filter(|open| !open.aborted)?;
+        let segment = open.segments.get(place.participant as usize)?.as_ref()?;
+        let mut copies = *segment.copies.get(usize::try_from(place.chunk).ok()?)?;
+        let (bad, other) = match copies.second {
+            Some(second) if place.second => (second, Some(copies.first)),
+            other => (copies.first, other),
+        };
+        let free = self.free_slots();
+        let allowed = |drive: &usize| {
+            free[*drive] > 0 && other.is_none_or(|other| other.drive.as_usize() != *drive)
+        };
+        let elsewhere = (0..free.len())
+            .filter(|drive| *drive != bad.drive.as_usize())
+            .filter(allowed)
+            .max_by_key(|drive| free[*drive]);
+        let drive = elsewhere.or(Some(bad.drive.as_usize()).filter(allowed))?;
+        let slot = self.data[drive].allocate_run(1)?;
+        let to = Location { drive: DriveIndex(drive as u16), slot };
+        match place.second {
+            true => copies.second = Some(to),
+            false => copies.first = to,
+        }
+        self.bad.push(bad);
+        let open = self.open.get_mut(&place.checkpoint)?;
+        let segment = open.segments.get_mut(place.participant as usize)?.as_mut()?;
+        segment.copies[place.chunk as usize] = copies;
+        let mut holding =
+            Holding { meta: std::mem::take(&mut open.holding.meta), ..Holding::new(free.len()) };
+        for segment in open.segments.iter().flatten() {
+            segment.copies.iter().for_each(|copies| holding.add_chunk(*copies));
+        }
+        open.holding = holding;
+        Some(to)
+    }
+
+    /// A participant says that its segment is whole, and that it writes no more.
+    pub(crate) fn set_whole(&mut self, number: u64, participant: u32) -> Readiness {
+        let Some(open) = self.open.get_mut(&number) else { return Readiness::Aborted };
+        if let Some(Some(segment)) = open.segments.get_mut(participant as usize) {
+            (segment.whole, segment.ended) = (true, true);
+        }
+        if open.aborted {
+            self.free_if_ended(number);
+            return Readiness::Aborted;
+        }
+        if open.segments.iter().all(|s| s.as_ref().is_some_and(|segment| segment.whole)) {
+            return Readiness::Ready;
+        }
+        Readiness::Waiting
+    }
+
+    /// The checkpoint will not be committed. Its space stays reserved while a segment of it may
+    /// still be written.
+    pub(crate) fn mark_aborted(&mut self, number: u64) {
+        if let Some(open) = self.open.get_mut(&number) {
+            open.aborted = true;
+        }
+        self.free_if_ended(number);
+    }
+
+    /// No write of this segment is under way or can begin.
+    pub(crate) fn end_segment(&mut self, number: u64, participant: u32) {
+        if let Some(open) = self.open.get_mut(&number)
+            && let Some(Some(segment)) = open.segments.get_mut(participant as usize)
+        {
+            segment.ended = true;
+        }
+        self.free_if_ended(number);
+    }
+
+    fn free_if_ended(&mut self, number: u64) {
+        let over = self.open.get(&number).is_some_and(|open| {
+            open.aborted && open.segments.iter().flatten().all(|segment| segment.ended)
+        });
+        if over {
+            self.open.remove(&number);
+            self.derive_free_space();
+        }
+    }
+}
+
+struct Reserved {
+    copies: Vec<Copies>,
+    table: Run,
+    manifest: Option<Run>,
+}
+
+/// Checks what a participant declares.
+fn check_spec(spec: &CheckpointSpec) -> Result<(), Error> {
+    let usage = |text: String| Err(Error::Usage(format!("{}: {text}", spec.name)));
+    check_base_name(&spec.name.name)?;
+    if spec.participants == 0 || spec.participants > MAX_PARTICIPANTS {
+        return usage(format!("a checkpoint has 1 to {MAX_PARTICIPANTS} participants"));
+    }
+    if spec.participant >= spec.participants {
+        return usage(format!(
+            "participant {} of {}: they are numbered from 0",
+            spec.participant, spec.participants
+        ));
+    }
+    if spec.len_bytes > MAX_SEGMENT_BYTES {
+        return usage(format!("a segment has at most {MAX_SEGMENT_BYTES} bytes"));
+    }
+    segment::check_shards(&spec.shards, spec.len_bytes)
+        .map_err(|why| Error::Usage(format!("{}: {why}", spec.name)))
+}
+
+fn check_join(open: &OpenCheckpoint, spec: &CheckpointSpec) -> Result<(), Error> {
+    if open.aborted {
+        return Err(Error::Busy {
+            what: format!("checkpoint {}", spec.name),
+            owner: "a save that is being aborted".into(),
+        });
+    }
+    if open.segments.len() != spec.participants as usize {
+        return Err(Error::Usage(format!(
+            "{}: begun with {} participants, not {}",
+            spec.name,
+            open.segments.len(),
+            spec.participants
+        )));
+    }
+    if open.segments[spec.participant as usize].is_some() {
+        return Err(Error::CheckpointExists(format!(
+            "{} (participant {} is being written)",
+            spec.name, spec.participant
+        )));
+    }
+    Ok(())
+}
