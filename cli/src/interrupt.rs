@@ -1,7 +1,7 @@
 //! Ctrl-C and SIGTERM.
 //!
 //! Most commands leave nothing to clean up, and a signal ends them at once, with code 130. Those
-//! that do call [`defer`]: from then on the first signal only sets a flag, which they look at
+//! that do call `defer`: from then on the first signal only sets a flag, which they look at
 //! between two pieces of work, and the second one ends the process at once.
 
 use std::io;
