@@ -1,8 +1,8 @@
 //! Ctrl-C, SIGTERM and SIGHUP, which all mean the same: end.
 //!
 //! Most commands leave nothing to clean up, and a signal ends them at once, with code 130. Those
-//! that do call [`Interrupt::defer`]: from then on the first signal only sets a flag, which they look
-//! at between two pieces of work, and the second one ends the process at once.
+//! that do call `defer`: from then on the first signal only sets a flag, which they look at
+//! between two pieces of work, and the second one ends the process at once.
 
 use std::fs;
 use std::io;

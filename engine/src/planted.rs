@@ -1,6 +1,6 @@
 //! Bugs that can be planted, so that the crash explorer can be seen to find them.
 //!
-//! Without the cargo feature `planted-bugs`, [`planted`] is a constant `false` and the places that
+//! Without the cargo feature `planted-bugs`, `planted` is a constant `false` and the places that
 //! ask cost nothing. The feature is for `scripts/crash-test --planted`, never for a release.
 
 /// A bug, planted at one place in the engine.

@@ -1,7 +1,7 @@
 //! What is to be done about a command that failed: one table, from the status and the kind of
 //! command to an [`Action`]. Pure.
 //!
-//! - Whoever acts follows the table and adds no case of its own: [`super::queue`] retries and reads
+//! - Whoever acts follows the table and adds no case of its own: `super::queue` retries and reads
 //!   again, [`super::condition`] remembers what a drive has become, the reactor fails or moves chunks.
 //! - A flush is never sent again. A second one that succeeds would say nothing of the writes that the
 //!   first one lost, so a failed flush ends its commit.

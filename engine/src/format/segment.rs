@@ -151,7 +151,7 @@ pub struct SegmentTable {
     pub len_bytes: u64,
     /// Bytes of a chunk; the last one may be shorter.
     pub chunk_bytes: u64,
-    /// Ascending by offset ([`sort_shards`]).
+    /// Ascending by offset (`sort_shards`).
     pub shards: Vec<Shard>,
     /// In the order of the segment's bytes.
     pub chunks: Vec<ChunkRecord>,

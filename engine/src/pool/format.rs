@@ -66,7 +66,7 @@ impl Survey {
         Survey { address: info.address.clone(), info: Some(info.clone()), content, in_use }
     }
 
-    /// Whether it may be formatted. [`format`] asks the same again, of what is there by then.
+    /// Whether it may be formatted. [`format()`] asks the same again, of what is there by then.
     ///
     /// # Errors
     /// [`Error::Busy`] for a drive that a live process has; [`Error::Refused`] with the reason, and
@@ -291,7 +291,7 @@ impl Drop for Created {
 /// kernel knows of them. `options.drives` and `options.create_bytes` are not looked at.
 ///
 /// # Errors
-/// As [`format`].
+/// As [`format()`].
 pub fn format_on(
     devices: Vec<Box<dyn Device>>,
     options: &FormatOptions,

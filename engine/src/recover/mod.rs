@@ -1,4 +1,4 @@
-//! Opening: from the bytes on the drives to the newest whole generation. Pure, over [`Drives`].
+//! Opening: from the bytes on the drives to the newest whole generation. Pure, over `Drives`.
 //!
 //! - One valid root is enough evidence: it was written only after all it names was durable on all
 //!   drives. The newest valid root of any drive wins.

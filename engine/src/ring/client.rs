@@ -10,7 +10,7 @@ use super::entry::{CompleteEntry, SubmitEntry};
 use super::layout::{Mapping, RingSizes, RingState};
 use crate::error::Error;
 
-/// What became of a [`Client::submit`].
+/// What became of a `Client::submit`.
 #[must_use = "the engine may sleep, and the entries beyond `accepted` were not taken"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SubmitOutcome {

@@ -195,7 +195,7 @@ impl SimDrive {
     }
 
     /// Pulls the drive: every command in flight and every later one fails with
-    /// [`IoError::Removed`].
+    /// `IoError::Removed`.
     pub fn remove(&self) {
         self.lock().is_removed = true;
     }

@@ -6,7 +6,7 @@ use crate::error::IoError;
 /// One event in a drive's trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceEvent {
-    /// Order over all drives of the same [`SimWorld`].
+    /// Order over all drives of the same `SimWorld`.
     pub at: u64,
     /// What the command was.
     pub operation: Operation,
