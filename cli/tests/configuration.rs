@@ -174,7 +174,7 @@ fn the_page_has_every_key_and_every_shared_option() {
 
 #[test]
 fn every_address_of_the_page_is_one() {
-    use stanchion_engine::address::DriveAddress;
+    use stanchion_engine::DriveAddress;
     let page = page();
     let table = page.split("## Addresses").nth(1).unwrap().split("\n## ").next().unwrap();
     let forms: Vec<&str> = table
