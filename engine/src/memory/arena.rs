@@ -121,7 +121,7 @@ impl Arena {
     pub fn alloc(&self, len_bytes: u64) -> Result<Buffer, Error> {
         let rounded = round_up(len_bytes, BLOCK_BYTES).filter(|&rounded| rounded != 0);
         let Some(len_bytes) = rounded else {
-            return Err(Error::Usage(format!("a buffer of {len_bytes} bytes does not fit")));
+            return Err(Error::Usage(format!("a buffer of {len_bytes} bytes cannot be allocated")));
         };
         let mut ranges = self.memory.lock();
         ranges.empty_limbo();

@@ -308,7 +308,7 @@ impl Binder {
                 return Err(Error::Environment(match (has_driver, found.driver) {
                     (true, _) => format!(
                         "{name}: bound to {driver}, but no block device appeared within {} s; see `dmesg`",
-                        patience.as_secs()
+                        timeout.as_secs()
                     ),
                     (false, Some(other)) => {
                         format!("{name}: bound to driver {other} instead of {driver}; see `dmesg`")
