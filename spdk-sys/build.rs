@@ -1,10 +1,11 @@
 //! Finds SPDK through pkg-config, links it whole, compiles the shim against its headers and binds `shim.h`.
 //!
-//! SPDK is looked for where `PKG_CONFIG_PATH` says; when that is not set, also in the prefix that
+//! The directories of `PKG_CONFIG_PATH` are searched; when that is not set, also the prefix that
 //! `scripts/install-spdk` installs to.
 //!
-//! Without SPDK the bindings are made all the same, so that `cargo check` and editors work. What is linked then names a
-//! library that does not exist, whose name says what to run: no program is ever built with a stub.
+//! Without SPDK the bindings are still generated, so that `cargo check` and editors work. The link
+//! then names a library that does not exist, whose name says what to run: no program is ever built
+//! with a stub.
 
 #[path = "link_flags.rs"]
 mod link_flags;
@@ -15,7 +16,8 @@ use std::process::{Command, exit};
 
 const DEFAULT_PKG_CONFIG_PATH: &str = "/opt/stanchion-spdk/lib/pkgconfig";
 
-/// spdk_sock_posix is what the TCP transport opens sockets with; it registers itself and nothing names it otherwise.
+/// The TCP transport opens sockets with spdk_sock_posix, which registers itself: nothing else names
+/// it.
 const MODULES: [&str; 4] = ["spdk_nvme", "spdk_env_dpdk", "spdk_sock_posix", "spdk_syslibs"];
 
 const SHIM_SOURCES: [&str; 3] = ["shim/environment.c", "shim/controller.c", "shim/command.c"];
@@ -29,7 +31,7 @@ fn main() {
     }
 
     println!("cargo::rustc-check-cfg=cfg(without_bindings)");
-    // Asked first because only this form says which module is missing.
+    // Asked first because only this form names the missing module.
     if let Err(reason) = pkg_config(&[&["--print-errors", "--exists"], &MODULES[..]].concat()) {
         return stand_in(&reason);
     }
@@ -47,14 +49,14 @@ fn main() {
     bind();
 }
 
-/// What is linked where SPDK is not: the linker says that it cannot find it.
+/// Linked when SPDK is missing: the linker reports that it cannot find it.
 const MISSING: &str = "SPDK-is-not-installed--run-scripts-install-spdk";
 
-/// Bindings without SPDK, for `cargo check`; nothing that needs them can be linked.
+/// Bindings without SPDK, for `cargo check`; code that uses them cannot be linked.
 fn stand_in(reason: &str) {
     println!(
         "cargo::warning=SPDK not found, so this can be checked but not linked: run scripts/install-spdk, or set \
-         PKG_CONFIG_PATH to the directory that holds spdk_nvme.pc ({reason})"
+         PKG_CONFIG_PATH to the directory of spdk_nvme.pc ({reason})"
     );
     println!("cargo::rustc-link-lib=dylib={MISSING}");
     // bindgen panics where libclang is missing as well, as on a machine that never had SPDK.
@@ -67,12 +69,12 @@ fn stand_in(reason: &str) {
 /// As `pkg_config`; a failure ends the build with one line that says what to run.
 fn required(arguments: &[&str]) -> String {
     pkg_config(arguments).unwrap_or_else(|reason| {
-        println!("cargo::error=SPDK is not whole: run scripts/install-spdk ({reason})");
+        println!("cargo::error=SPDK is incomplete: run scripts/install-spdk ({reason})");
         exit(1);
     })
 }
 
-/// Runs pkg-config; the first line of its complaint where it fails.
+/// Runs pkg-config; on failure returns the first line of its error message.
 fn pkg_config(arguments: &[&str]) -> Result<String, String> {
     let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     let mut command = Command::new(&program);
@@ -107,9 +109,9 @@ fn link(libs: &str) {
         println!("cargo::rustc-link-search=native={}", dir.display());
     }
     for name in &plan.archives {
-        // Drivers, transports, sockets and allocators register themselves in constructors that nothing refers to, so
-        // every object must be linked. -bundle: the archives stay where they are, and cargo passes this on to the
-        // final link, which it does not do for link arguments.
+        // Drivers, transports, sockets and allocators register themselves in constructors that
+        // nothing refers to, so every object must be linked. -bundle: the archives stay where they
+        // are, and cargo passes this on to the final link, which it does not do for link arguments.
         println!("cargo::rustc-link-lib=static:+whole-archive,-bundle={name}");
         for dir in &plan.search_dirs {
             let archive = dir.join(format!("lib{name}.a"));
@@ -122,7 +124,7 @@ fn link(libs: &str) {
         println!("cargo::rustc-link-lib=dylib={name}");
     }
     for flag in &plan.unknown {
-        println!("cargo::warning=pkg-config flag for SPDK not understood and left out: {flag}");
+        println!("cargo::warning=unknown pkg-config flag for SPDK ignored: {flag}");
     }
 }
 

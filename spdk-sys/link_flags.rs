@@ -1,4 +1,5 @@
-//! What `pkg-config --static --libs` prints for SPDK, sorted by how it must be linked. Pure: no file is looked at here.
+//! The output of `pkg-config --static --libs` for SPDK, sorted by how to link it. Pure: reads no
+//! file.
 //!
 //! The order of the flags carries no meaning once every archive is linked whole, so duplicates are dropped.
 
@@ -8,7 +9,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct LinkPlan {
     pub search_dirs: Vec<PathBuf>,
-    /// Names of static archives (`foo` for `libfoo.a`): SPDK, DPDK and what they bring; linked whole.
+    /// Names of static archives (`foo` for `libfoo.a`): SPDK, DPDK and their dependencies; linked
+    /// whole.
     pub archives: Vec<String>,
     /// Names of libraries that the system's linker finds.
     pub shared: Vec<String>,
@@ -26,7 +28,8 @@ pub fn parse(flags: &str, is_archive: impl Fn(&Path) -> bool) -> LinkPlan {
     }
     for flag in flags.split_whitespace() {
         if flag.starts_with("-L") || flag.starts_with("-Wl,") {
-            // Of the linker's own options only those around --whole-archive matter, and they are replaced by ours.
+            // Of the linker's own options only those around --whole-archive matter; ours replace
+            // them.
             continue;
         } else if flag == "-pthread" {
             push(&mut plan.shared, "pthread".to_owned());
@@ -100,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_a_library_of_another_directory_to_the_system() {
+    fn takes_a_library_of_another_directory_from_the_system() {
         let plan = parse("-L/elsewhere -lspdk_log", spdk_only);
         assert_eq!((plan.archives.len(), plan.shared), (0, vec!["spdk_log".to_owned()]));
     }
@@ -129,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_what_it_does_not_understand() {
+    fn reports_unknown_flags() {
         let plan = parse("-framework -l:libfoo.so /usr/lib/libbar.so -l", |_| false);
         assert_eq!(plan.unknown, ["-framework", "-l:libfoo.so", "/usr/lib/libbar.so", "-l"]);
         assert!(plan.archives.is_empty() && plan.shared.is_empty());

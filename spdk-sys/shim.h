@@ -2,8 +2,8 @@
 /*
  * The C interface between Stanchion and SPDK: all that an NVMe back end needs, in plain integers and pointers.
  *
- * SPDK's own structures change size and layout between releases, so none of them is visible here. shim.c is compiled
- * against the installed headers, whichever release they are (v20.07 to v26.05), and its differences end there.
+ * SPDK's own structures change size and layout between releases, so none of them is visible here. The shim is compiled
+ * against the installed headers of any release from v20.07 to v26.05, and hides their differences.
  *
  * Return values: 0 or a positive count on success, a negative errno otherwise.
  *
@@ -37,22 +37,22 @@ struct stn_spdk_env_options {
     const char *name;
     /* DPDK core mask ("0x1") or list ("[3]"). NULL: the first core that the calling thread may run on. */
     const char *core_mask;
-    /* "va" or "pa". NULL: what SPDK finds the IOMMU capable of. */
+    /* "va" or "pa". NULL: SPDK chooses what the IOMMU supports. */
     const char *iova_mode;
     /* hugetlbfs mount point. NULL: the first that DPDK finds. */
     const char *huge_dir;
     /* Huge-page memory reserved at start, in MiB; it holds SPDK's own structures and stn_spdk_dma_zmalloc. 0: none
      * reserved, grows on demand. */
     uint32_t mem_size_mib;
-    /* Leaves PCI alone: enough for NVMe over fabrics, and drives of this machine are then never probed. */
+    /* Do not use PCI: enough for NVMe over fabrics, and drives of this machine are then never probed. */
     bool no_pci;
     /* DPDK prints errors only, and SPDK does not announce itself. stn_spdk_set_log_level is for SPDK's own messages. */
     bool quiet;
 };
 
 /*
- * Initialises SPDK and DPDK as a process of its own (shm_id -1). DPDK pins the calling thread to the core mask's first
- * core: call from a thread made for this, or call stn_spdk_unaffinitize_thread after. Once per process, for good:
+ * Initialises SPDK and DPDK, not shared with other processes (shm_id -1). DPDK pins the calling thread to the core mask's first
+ * core: call from a thread made for this, or call stn_spdk_unaffinitize_thread after. Once per process:
  * -EALREADY when called again, even after stn_spdk_env_fini or after a failure. Huge pages are unlinked at once, so a
  * killed process leaves none behind.
  */
@@ -119,11 +119,11 @@ int stn_spdk_controller_connect(const char *address, const struct stn_spdk_conne
 
 /*
  * Ends the connection and frees the controller, whatever this returns. Its queue pairs must be freed before: -EBUSY
- * while one is left, and then nothing was done. A negative errno other than that is SPDK's own report.
+ * while there is one, and then nothing was done. A negative errno other than that is SPDK's own report.
  */
 int stn_spdk_controller_detach(struct stn_spdk_controller *controller);
 
-/* Called for each controller found; `controller` is the callee's for the length of the call and must not be detached. */
+/* Called for each controller found; the callee may use `controller` during the call and must not detach it. */
 typedef void (*stn_spdk_visit_fn)(void *context, const char *address, struct stn_spdk_controller *controller);
 
 /*
@@ -150,7 +150,7 @@ void stn_spdk_controller_facts(struct stn_spdk_controller *controller, struct st
 
 /*
  * The SMART / health log page (02h) of the controller, `length` bytes of it, 512 at most. Blocks until the controller has
- * answered. -ETIMEDOUT after 5 seconds; -EIO when it answers with an error; -EINVAL for a length that is no multiple of 4.
+ * answered. -ETIMEDOUT after 5 seconds; -EIO when it answers with an error; -EINVAL for a length that is not a multiple of 4.
  */
 int stn_spdk_controller_health(struct stn_spdk_controller *controller, void *log, size_t length);
 
@@ -166,27 +166,27 @@ struct stn_spdk_namespace *stn_spdk_controller_namespace(struct stn_spdk_control
 /* Sends keep-alives, completes admin commands, notices removal. Returns completions or a negative errno (-ENXIO: failed). */
 int stn_spdk_controller_process_admin(struct stn_spdk_controller *controller);
 
-/* True once SPDK has given the controller up: only detach, or a reset, is left. */
+/* True once SPDK has given the controller up: then only a detach or a reset is possible. */
 bool stn_spdk_controller_is_failed(struct stn_spdk_controller *controller);
 
 /*
- * True once the kernel wants a PCIe drive back: it is being unplugged, or unbound from vfio-pci. It may still work, but waits
- * for nobody: give up its queue pairs and detach it, or the unplugging never ends.
+ * True once the kernel wants a PCIe drive back: it is being unplugged, or unbound from vfio-pci. It may still work, but
+ * the kernel waits for this process: free its queue pairs and detach it, or the unplugging never ends.
  */
 bool stn_spdk_controller_is_removed(struct stn_spdk_controller *controller);
 
-/* True when a PCIe drive answers no more: its registers read as all ones. It was pulled out, or its link is down. */
+/* True when a PCIe drive no longer answers: its registers read as all ones. It was pulled out, or its link is down. */
 bool stn_spdk_controller_is_absent(struct stn_spdk_controller *controller);
 
 /*
- * Gives the controller up, as if its connection were lost: what follows (freeing queue pairs, detaching) asks nothing of it
- * any more and so cannot wait for an answer that never comes. For fabrics; a PCIe controller is to be reset or shut down.
+ * Gives the controller up, as if its connection were lost: later calls (freeing queue pairs, detaching) send it no commands
+ * and so cannot wait for an answer that never comes. For fabrics; reset or shut down a PCIe controller instead.
  */
 void stn_spdk_controller_fail(struct stn_spdk_controller *controller);
 
 /*
  * Resets the controller; blocks. No other thread may use it or its queue pairs meanwhile. Afterwards each queue pair
- * needs stn_spdk_qpair_reconnect and each namespace must be asked for again.
+ * needs stn_spdk_qpair_reconnect and each namespace must be looked up again.
  * Before SPDK v22.05 commands are completed as aborted while a PCIe drive may still run them: neither their buffers
  * nor their blocks may be reused before the reset has returned.
  */
@@ -227,14 +227,17 @@ struct stn_spdk_qpair_options {
     bool delay_submit;               /* PCIe: ring the doorbell once per poll instead of once per command */
 };
 
-/* NULL: no queue or no memory left, or the controller has failed. The calling thread becomes the owner. */
+/* NULL: no free queue, no memory, or the controller has failed. The calling thread becomes the owner. */
 struct stn_spdk_qpair *stn_spdk_qpair_alloc(struct stn_spdk_controller *controller,
                                             const struct stn_spdk_qpair_options *options);
 
-/* Aborts what is outstanding and frees the queue pair, whatever this returns. NULL is allowed. */
+/* Aborts outstanding requests and frees the queue pair, whatever this returns. NULL is allowed. */
 int stn_spdk_qpair_free(struct stn_spdk_qpair *qpair);
 
-/* After a controller reset or a lost connection; what was outstanding completes as aborted. -EAGAIN: try again; -ENODEV: removed; -ENXIO: the controller needs a reset. */
+/*
+ * After a controller reset or a lost connection; outstanding requests complete as aborted. -EAGAIN: try again; -ENODEV:
+ * removed; -ENXIO: the controller needs a reset.
+ */
 int stn_spdk_qpair_reconnect(struct stn_spdk_qpair *qpair);
 
 /* False once the transport is known to be lost, or the controller failed. An idle queue pair must be polled to notice. */
@@ -242,31 +245,31 @@ bool stn_spdk_qpair_is_connected(struct stn_spdk_qpair *qpair);
 
 /*
  * Completes up to `max` requests (0: all that are ready), each by calling its `complete`. Returns how many, or a negative
- * errno when the queue pair is not usable (-ENXIO). What is outstanding on a queue pair that was lost stays outstanding until
+ * errno when the queue pair is not usable (-ENXIO). Requests on a queue pair that was lost stay outstanding until
  * stn_spdk_qpair_reconnect or stn_spdk_qpair_free completes it.
  */
 int stn_spdk_qpair_process_completions(struct stn_spdk_qpair *qpair, uint32_t max);
 
 /*
  * NVMe status code type, status code and Do Not Retry. 0/0 is success. The request is idle again when this runs, so it may
- * be submitted anew from here.
+ * be submitted again from here.
  */
 typedef void (*stn_spdk_complete_fn)(void *context, uint16_t sct, uint16_t sc, bool dnr);
 
 /*
- * One command's place. The caller owns the storage, zeroes it once, sets `complete` and `context`, and keeps it where it is
+ * One command. The caller owns the storage, zeroes it once, sets `complete` and `context`, and keeps it where it is
  * from a successful submission until `complete` has been called.
  *
- * `state` is what makes completion exactly-once. Before v21.10 SPDK answered an untranslatable PCIe buffer with an error and
- * ran the callback as well, and released its request object twice on the way. The shim therefore (1) checks every buffer
- * before SPDK sees it, so that this path is not taken, (2) swallows a callback that runs inside a submission that then returns
- * an error, (3) puts one that runs inside a successful submission off to the next poll, and (4) ignores a callback for a
+ * `state` makes completion exactly-once. Before v21.10 SPDK returned an error for an untranslatable PCIe buffer and also ran
+ * the callback, and released its request object twice. The shim therefore (1) checks every buffer
+ * before SPDK sees it, so that this path is not taken, (2) drops a callback that runs inside a submission that then returns
+ * an error, (3) defers one that runs inside a successful submission to the next poll, and (4) ignores a callback for a
  * request that is not outstanding.
  */
 struct stn_spdk_request {
     stn_spdk_complete_fn complete;
     void *context;
-    /* The shim's own from here on. */
+    /* Private to the shim from here on. */
     struct stn_spdk_qpair *qpair;
     struct stn_spdk_request *next;
     uint16_t sct;
@@ -278,7 +281,7 @@ struct stn_spdk_request {
 #define STN_SPDK_FLAG_FUA 0x1u
 
 /*
- * Submit a command; `lba` and `count` in logical blocks. The buffer is the device's until `complete`.
+ * Submit a command; `lba` and `count` in logical blocks. The device owns the buffer until `complete`.
  * -ENOMEM: io_queue_requests are in use, poll and try again. -ENXIO: queue pair or controller lost. -EBUSY: the request is
  * outstanding already. -EINVAL: count 0 or an unknown flag, a buffer that is not 4-byte aligned, or a command that could never
  * fit. -EFAULT: the transport moves data by DMA and part of the buffer is not registered memory.
@@ -295,8 +298,8 @@ int stn_spdk_flush(struct stn_spdk_qpair *qpair, struct stn_spdk_namespace *name
 
 /*
  * Asks the controller to abort `target`, outstanding on `qpair`; call on the queue pair's thread. `request` completes through
- * stn_spdk_controller_process_admin and tells only that the controller has answered: whether and how `target` ended is told by
- * its own completion. -ENOENT: `target` is not at the controller. Otherwise errors as above.
+ * stn_spdk_controller_process_admin and shows only that the controller has answered: `target`'s own completion shows whether
+ * and how it ended. -ENOENT: `target` is not at the controller. Otherwise errors as above.
  */
 int stn_spdk_abort(struct stn_spdk_qpair *qpair, struct stn_spdk_request *target, struct stn_spdk_request *request);
 
@@ -304,7 +307,7 @@ int stn_spdk_abort(struct stn_spdk_qpair *qpair, struct stn_spdk_request *target
 
 /*
  * The next `count` commands with this opcode complete with sct/sc. do_not_submit: they never reach the controller and complete
- * when `hold_us` have passed. One rule per opcode; qpair NULL: the admin queue.
+ * after `hold_us`. One rule per opcode; qpair NULL: the admin queue.
  */
 int stn_spdk_inject_error(struct stn_spdk_controller *controller, struct stn_spdk_qpair *qpair, uint8_t opcode,
                           bool do_not_submit, uint64_t hold_us, uint32_t count, uint8_t sct, uint8_t sc);

@@ -35,7 +35,7 @@ pub enum DriveAddress {
     Path(PathBuf),
 }
 
-/// What stands before the PCI function in the canonical form of a PCIe transport ID.
+/// The prefix of the PCI function in the canonical form of a PCIe transport ID.
 const PCIE_PREFIX: &str = "trtype:PCIe traddr:";
 
 /// The PCI function of a PCIe transport ID in its canonical form.
@@ -43,11 +43,11 @@ pub(crate) fn function_of_transport_id(transport_id: &str) -> Option<&str> {
     transport_id.strip_prefix(PCIE_PREFIX)
 }
 
-/// What stands before a host's own name in the canonical form of an address.
+/// The key of this host's own name in the canonical form of an address.
 const HOST_KEY: &str = " hostnqn:";
 
-/// An address in its canonical form in two: what it names, which is the same for every host, and the name
-/// by which this host calls itself there.
+/// Splits an address in canonical form: the drive, which is the same for every host, and the name
+/// that this host uses for itself there.
 pub(crate) fn split_host(address: &str) -> (String, Option<&str>) {
     let Some((drive, rest)) = address.split_once(HOST_KEY) else { return (address.into(), None) };
     let (host, namespace) = rest.split_at(rest.find(' ').unwrap_or(rest.len()));
@@ -102,7 +102,7 @@ impl fmt::Display for DriveAddress {
             }
             DriveAddress::Path(path) => {
                 let text = path.display().to_string();
-                // A relative path that reads like another kind of address is told apart by `./`.
+                // A relative path that reads like another kind of address gets `./` in front.
                 match text.parse::<DriveAddress>() {
                     Ok(DriveAddress::Path(parsed)) if parsed == *path => write!(f, "{text}"),
                     _ if path.is_relative() => write!(f, "./{text}"),
@@ -123,7 +123,7 @@ fn has_prefix(text: &str, prefix: &str) -> bool {
 
 const KEYS: [&str; 7] = ["trtype", "adrfam", "traddr", "trsvcid", "subnqn", "hostnqn", "ns"];
 
-/// The key of a `key:value` or `key=value` token, in lower case, if it is one that is known here.
+/// The key of a `key:value` or `key=value` token, in lower case, if it is a known key.
 fn key_of(token: &str) -> Option<&'static str> {
     let (key, _) = token.split_once([':', '='])?;
     KEYS.into_iter().find(|known| known.eq_ignore_ascii_case(key))
@@ -299,7 +299,7 @@ mod tests {
         assert!(error(&format!("{drive} hostnqn:")).contains("hostnqn needs a value"));
         let long = format!("{drive} hostnqn:{}", "n".repeat(MAX_NQN_BYTES + 1));
         assert!(error(&long).contains("1 to 223 bytes"));
-        assert!(error("pcie:04:00.0 hostnqn:x").contains("means nothing for PCIe"));
+        assert!(error("pcie:04:00.0 hostnqn:x").contains("does not apply to PCIe"));
     }
 
     #[test]

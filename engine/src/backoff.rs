@@ -1,33 +1,34 @@
-//! What a polling thread does when it finds nothing to do: spin, then nap, then park.
+//! What a polling thread does when it has no work: spin, then nap, then park.
 //!
-//! Spinning keeps latency low while operations flow and makes no system call. Napping bounds what
-//! a short pause costs. Parking ends the use of the core until another thread wakes it.
+//! Spinning keeps latency low while operations flow and makes no system call. Napping limits the
+//! cost of a short pause. Parking frees the core until another thread wakes it.
 //!
-//! All but reactors that poll learn whether spinning pays: where the last pause was longer than the
-//! spin, the next one starts with a nap; a nap hides how short a pause was, so now and then one spins
-//! all the same. On a machine with few cores they would spin away what the reactor needs.
+//! All except polling reactors learn whether spinning pays: if the last pause was longer than the
+//! spin, the next one starts with a nap. A nap hides how short a pause was, so one pause in
+//! [`PROBE_EVERY`] spins again. On a machine with few cores, spinning would take the core from the
+//! reactor.
 
 use std::time::{Duration, Instant};
 
-/// What to do now.
+/// What to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pause {
-    /// Look again at once.
+    /// Check again at once.
     Spin,
-    /// Sleep for this time, then look again.
+    /// Sleep for this time, then check again.
     Nap(Duration),
     /// Wait to be woken, at most for this time.
     Park(Duration),
 }
 
-/// The longest park: drives must be tended even when nothing flows (keep-alive, timeouts).
+/// The longest park: drives need their upkeep even when idle (keep-alive, timeouts).
 pub(crate) const MAX_PARK: Duration = Duration::from_millis(50);
 
-/// How long a reactor naps: the first time that it finds nothing to do, and always while a caller
-/// waits for a drive that is slow.
+/// How long a reactor naps: the first time that it has no work, and always while a caller waits for
+/// a slow drive.
 pub(crate) const REACTOR_NAP: Duration = Duration::from_micros(50);
 
-/// Counts how long nothing happened.
+/// Counts how long there was no work.
 pub(crate) struct Backoff {
     since: Option<Instant>,
     spins: u32,
@@ -36,20 +37,21 @@ pub(crate) struct Backoff {
     shortest_nap: Duration,
     longest_nap: Duration,
     nap: Duration,
-    /// Learns whether spinning pays; a reactor that polls does not, for its spinning is for others.
+    /// Learns whether spinning pays; a polling reactor does not, because its spinning serves
+    /// others.
     learns: bool,
     spinning_pays: bool,
-    /// Pauses so far, of those that learn.
+    /// Pauses so far, if it learns.
     pauses: u32,
 }
 
-/// One pause of this many spins, to see whether that pays again.
+/// One pause in this many spins, to check whether that pays again.
 const PROBE_EVERY: u32 = 32;
 
 impl Backoff {
-    /// For a reactor. It spins for long enough after the last work that a trainer which is preempted
-    /// for a time slice finds it awake; unless its drives are interrupt driven, since then the
-    /// kernel's own work may want the core: then it naps, and longer while a drive takes long.
+    /// For a reactor. It spins after the last work for long enough that a trainer which is
+    /// preempted for a time slice finds it awake. With interrupt-driven drives the kernel's own
+    /// work may need the core: then it naps instead, and longer while a drive is slow.
     pub(crate) fn reactor(interrupt_driven: bool) -> Backoff {
         let (park_after, nap) = (Duration::from_millis(20), REACTOR_NAP);
         if !interrupt_driven {
@@ -60,10 +62,11 @@ impl Backoff {
         Backoff { longest_nap, learns: true, ..backoff }
     }
 
-    /// For a checksum helper: chunks come every few hundred microseconds, so it naps early. Its naps
-    /// grow, since each costs its core two switches and a timer: where chunks come every millisecond,
-    /// steady naps of 50 microseconds cost several times what the checksums do. They grow no faster
-    /// than the wait itself, so that a checksum is late by no more than the time without work.
+    /// For a checksum helper. Chunks come every few hundred microseconds, so it naps early. Its
+    /// naps grow, since each costs its core two context switches and a timer: with a chunk every
+    /// millisecond, steady naps of 50 microseconds cost several times what the checksums do. A nap
+    /// is never longer than the wait before it, so that a checksum is late by at most the time
+    /// without work.
     pub(crate) fn helper() -> Backoff {
         let longest_nap = Duration::from_micros(400);
         let nap = Duration::from_micros(50);
@@ -107,10 +110,10 @@ impl Backoff {
         self.nap = self.shortest_nap;
     }
 
-    /// There was none. `keep_spinning`: a device is working for us and only polling finds out when
-    /// it is done.
+    /// There was none. `keep_spinning`: a device works for us, and only polling shows when it is
+    /// done.
     pub(crate) fn next(&mut self, keep_spinning: bool) -> Pause {
-        // Reading the clock costs more than looking at the queues: once in a while is enough.
+        // Reading the clock costs more than checking the queues: once in a while is enough.
         self.spins = self.spins.wrapping_add(1);
         if keep_spinning || (self.since.is_some() && !self.spins.is_multiple_of(32)) {
             return Pause::Spin;
@@ -120,7 +123,7 @@ impl Backoff {
         if self.spinning_pays && idle < self.spin_time {
             return Pause::Spin;
         }
-        // From here on each look is followed by a pause, so the clock is read each time.
+        // From here on each check is followed by a pause, so the clock is read each time.
         self.spins = u32::MAX;
         if idle >= self.park_after {
             return Pause::Park(MAX_PARK);
@@ -131,7 +134,7 @@ impl Backoff {
     }
 }
 
-/// Asks the kernel to end this thread's short sleeps on time instead of 50 microseconds late.
+/// Makes the kernel end this thread's short sleeps on time instead of 50 microseconds late.
 pub(crate) fn shorten_timer_slack() {
     crate::memory::set_timer_slack_ns(1_000);
 }
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_spun_in_vain_naps_at_once_and_tries_again_later() {
+    fn after_a_useless_spin_it_naps_at_once_and_spins_again_later() {
         let mut backoff = Backoff::waiter();
         assert_eq!(backoff.next(false), Pause::Spin);
         std::thread::sleep(Duration::from_millis(1));
@@ -184,7 +187,7 @@ mod tests {
         };
         let expected =
             [50, 100, 200, 400, 400, 400].map(|us| Pause::Nap(Duration::from_micros(us)));
-        // A machine that stops for 20 milliseconds meanwhile makes them parks.
+        // A machine that stops for 20 milliseconds meanwhile turns them into parks.
         assert!((0..10).any(|_| naps() == expected));
     }
 }

@@ -1,8 +1,8 @@
 //! Checksums of data chunks: CRC-64/NVME, computed by helper threads.
 //!
-//! Never on a reactor, which must keep polling, and never on the trainer's thread, which must keep
-//! training. A helper polls while the engine is busy and parks when it has been idle for a while,
-//! so that handing it a job costs a reactor no system call while entries flow.
+//! A reactor must keep polling and a trainer's thread must keep training, so neither computes
+//! checksums. A helper polls while the engine is busy and parks when it has been idle for a while,
+//! so that a job costs a reactor no system call while entries flow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,20 +18,20 @@ use crate::memory::Span;
 use crate::planted::{Bug, planted};
 use crate::reactor::answer::Answer;
 
-/// One chunk to look at.
+/// One chunk to compute a checksum of.
 pub(crate) struct ChecksumJob {
     /// Whole blocks.
     pub(crate) span: Span,
     /// How many of them are data; the rest is padding.
     pub(crate) data_bytes: u32,
-    /// Where the answer goes.
+    /// The queue of the answer.
     pub(crate) reply: Arc<ArrayQueue<Answer>>,
     /// Comes back in the answer.
     pub(crate) token: u64,
 }
 
 impl ChecksumJob {
-    /// Computes, and sends the answer.
+    /// Computes and sends the answer.
     fn answer(self) {
         let (data, padding) = self.span.bytes().split_at(self.data_bytes as usize);
         let checksum = Answer::Checksum {
@@ -39,7 +39,7 @@ impl ChecksumJob {
             crc64: crc64(data),
             padding_is_zero: padding.iter().all(|byte| *byte == 0),
         };
-        // The span goes before the answer: after the answer its buffer may be freed.
+        // The span is dropped before the answer: after it the buffer may be freed.
         drop(self.span);
         let mut pushed = Err(checksum);
         while let Err(checksum) = pushed {
@@ -48,8 +48,8 @@ impl ChecksumJob {
     }
 }
 
-/// Whether a chunk that was read is the one that was written: its checksum is the recorded one, and
-/// what fills it up to whole blocks is zero.
+/// Whether a chunk that was read is intact: its checksum is the recorded one, and the padding to
+/// whole blocks is zero.
 pub(crate) fn chunk_is_sound(recorded: u64, computed: u64, padding_is_zero: bool) -> bool {
     (recorded == computed && padding_is_zero) || planted(Bug::ChecksumNotCompared)
 }
@@ -62,7 +62,7 @@ pub(crate) struct ChecksumHelpers {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What a reactor holds of the helpers.
+/// A reactor's handle on the helpers.
 #[derive(Clone)]
 pub(crate) struct ChecksumQueue {
     queue: Arc<ArrayQueue<ChecksumJob>>,
@@ -70,8 +70,8 @@ pub(crate) struct ChecksumQueue {
 }
 
 impl ChecksumQueue {
-    /// Hands a job over. The queue holds as many jobs as all reactors may have chunks in flight, so
-    /// it cannot be full.
+    /// Pushes a job. The queue holds as many jobs as all reactors may have chunks in flight, so it
+    /// cannot be full.
     pub(crate) fn push(&self, job: ChecksumJob) {
         let pushed = self.queue.push(job);
         assert!(pushed.is_ok(), "more checksum jobs than chunks in flight");
@@ -80,7 +80,7 @@ impl ChecksumQueue {
         }
     }
 
-    /// Does on this thread what is waiting for the helpers. Says whether anything was.
+    /// Runs the helpers' waiting jobs on this thread. Returns whether there were any.
     #[cfg(any(test, feature = "internals"))]
     pub(crate) fn answer_waiting(&self) -> bool {
         let mut progress = false;
@@ -124,7 +124,7 @@ impl Drop for ChecksumHelpers {
             unparker.unpark();
         }
         for thread in self.threads.drain(..) {
-            // A helper that panicked has printed so on standard error; there is nothing to add.
+            // A helper that panicked has printed that on standard error; there is nothing to add.
             let _ = thread.join();
         }
     }

@@ -1,6 +1,6 @@
 //! What the engine knows of an open drive.
 
-/// What is known of a drive, and does not change while it is open.
+/// What is known of a drive; does not change while it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriveInfo {
     /// The address it was opened by.
@@ -9,8 +9,8 @@ pub struct DriveInfo {
     pub serial: String,
     /// Model that the drive reports, trimmed; "file" for a file.
     pub model: String,
-    /// The back end that drives it, for people: "spdk", "io_uring", "threads", "sim", or "none" for a
-    /// drive that is missing.
+    /// The back end, for people: "spdk", "io_uring", "threads", "sim", or "none" for a missing
+    /// drive.
     pub back_end: &'static str,
     /// Whole capacity, rounded down to a whole number of blocks.
     pub capacity_bytes: u64,
@@ -18,7 +18,7 @@ pub struct DriveInfo {
     pub max_transfer_bytes: u64,
     /// Commands that may be in flight at once.
     pub queue_depth: u32,
-    /// Whether completed writes may be lost at a power cut; `None` when it cannot be known.
+    /// Whether completed writes may be lost at a power cut; `None` when that is unknown.
     pub volatile_cache: Option<bool>,
     /// Whether the kernel or another thread waits for the drive, so that polling may pause without
     /// delaying it.

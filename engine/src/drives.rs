@@ -1,9 +1,9 @@
 //! The drives of a pool as metadata code sees them: batches of small reads, writes and flushes.
 //!
-//! A batch is what the commit order is made of: the commands of one batch are unordered, and a
-//! batch is complete before the next one starts. Two things implement it: [`crate::direct`], which
-//! polls the devices on the calling thread (format, recovery, the simulator), and the keeper's
-//! way through the reactors while a pool is open.
+//! The commit order consists of batches: the commands of one batch are unordered, and a batch is
+//! complete before the next one starts. There are two implementations: [`crate::direct`], which
+//! polls the devices on the calling thread (format, recovery, the simulator), and the keeper's,
+//! which goes through the reactors while a pool is open.
 
 use crate::drive_info::DriveInfo;
 use crate::error::{Error, IoError};
@@ -18,7 +18,7 @@ pub enum DriveCommand<'a> {
         drive: DriveIndex,
         /// Where on the drive.
         offset_bytes: u64,
-        /// Filled on success, of unknown content on failure.
+        /// Filled on success, undefined on failure.
         into: &'a mut [u8],
     },
     /// Memory to drive.
@@ -40,7 +40,7 @@ pub enum DriveCommand<'a> {
 }
 
 impl DriveCommand<'_> {
-    /// The drive that it is for.
+    /// The drive of the command.
     pub fn drive(&self) -> DriveIndex {
         match self {
             DriveCommand::Read { drive, .. }
@@ -71,11 +71,11 @@ impl DriveCommand<'_> {
 
 /// The drives of a pool, in the order of `DriveIndex`.
 pub trait Drives {
-    /// Facts of each drive.
+    /// What is known of each drive.
     fn info(&self) -> &[DriveInfo];
 
-    /// Runs a batch to its end. The result has one status per command, in the batch's order; a
-    /// failed command does not stop the others.
+    /// Runs a batch to its end. Returns one status per command, in the batch's order; a failed
+    /// command does not stop the others.
     fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), IoError>>;
 }
 

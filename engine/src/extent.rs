@@ -1,9 +1,9 @@
 //! Which units of an area are used: chunk slots of a drive, or blocks of the metadata area.
 //!
 //! Invariants:
-//! - The map lives in memory only. It is derived from the reachable manifests at open, so a crash
-//!   can neither leak a unit nor free one twice.
-//! - A unit is used or free; using a used one and releasing a free one are errors that change
+//! - The map is in memory only. It is derived from the reachable manifests at open, so a crash can
+//!   neither leak a unit nor free one twice.
+//! - A unit is used or free. To use a used one or release a free one is an error that changes
 //!   nothing.
 //! - `free` is the number of zero bits below `len`; bits at and above `len` are set.
 
@@ -11,16 +11,16 @@ use thiserror::Error;
 
 const WORD_BITS: u64 = u64::BITS as u64;
 
-/// The shortest run that `allocate_many` takes in each of its passes, when no single run is long
+/// The shortest runs that `allocate_many` takes in each of its passes, when no single run is long
 /// enough: long runs first, so that drives write sequentially, in few passes over a full map.
 const SHORTEST_RUNS: [u64; 3] = [256, 16, 1];
 
-/// Makes of a word one in which the units of one state are set.
+/// Maps a word to one in which the units of one state are set.
 type View = fn(u64) -> u64;
 const USED: View = |word| word;
 const FREE: View = |word| !word;
 
-/// A unit was to be used that is used already, or that the map does not have.
+/// A unit to be used is already used, or does not exist.
 #[cfg(any(test, feature = "internals"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("unit {at} is used already, or does not exist")]
@@ -29,7 +29,7 @@ pub struct AlreadyUsed {
     pub at: u64,
 }
 
-/// A unit was to be released that is not used, or that the map does not have.
+/// A unit to be released is not used, or does not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("unit {at} is not used, or does not exist")]
 pub struct NotUsed {
@@ -77,7 +77,7 @@ impl ExtentMap {
         self.free
     }
 
-    /// Whether a unit is used; one that does not exist is.
+    /// Whether a unit is used; a unit that does not exist counts as used.
     pub fn is_used(&self, unit: u64) -> bool {
         unit >= self.len || self.words[word_of(unit)] >> (unit % WORD_BITS) & 1 == 1
     }
@@ -92,15 +92,15 @@ impl ExtentMap {
         Ok(())
     }
 
-    /// Forgets everything: all units are free. The next search starts where it would have.
+    /// Frees all units. The next search starts where it would have.
     pub fn clear(&mut self) {
         let cursor = self.cursor;
         *self = ExtentMap::new(self.len);
         self.cursor = cursor;
     }
 
-    /// Uses whichever of `count` units from `start` exist and are not used yet: more than one
-    /// manifest may name a unit. Whether none was used before.
+    /// Marks those of `count` units from `start` as used that exist and are free: more than one
+    /// manifest may name a unit. Returns whether none was used before.
     pub fn cover(&mut self, start: u64, count: u64) -> bool {
         let end = start.saturating_add(count).min(self.len);
         let free_before = self.free;
@@ -134,8 +134,8 @@ impl ExtentMap {
         Some(start)
     }
 
-    /// Uses `count` units and appends them to `out`, ascending; or uses none and returns `false`
-    /// when fewer are free. Takes one run where there is one, else long runs before short ones.
+    /// Uses `count` units and appends them to `out`, ascending; when fewer are free, uses none and
+    /// returns `false`. Takes one run if there is one, otherwise long runs before short ones.
     #[must_use]
     pub fn allocate_many(&mut self, count: u64, out: &mut Vec<u64>) -> bool {
         if count > self.free {
@@ -148,7 +148,7 @@ impl ExtentMap {
         let first = out.len();
         let mut missing = count;
         for shortest in SHORTEST_RUNS {
-            // Gathered before use, because using a run moves what is being walked over.
+            // Collected before use, because using a run changes what is being walked.
             let mut taken = Vec::new();
             for (start, run) in self.runs(u64::MAX).filter(|(_, run)| *run >= shortest) {
                 if missing == 0 {
@@ -169,9 +169,9 @@ impl ExtentMap {
         true
     }
 
-    /// Every free unit once, in runs as start and length: those that start behind the cursor, then
-    /// those before it. A run that the cursor splits is one of the latter. Runs are cut at
-    /// `longest`, so that looking for a short one does not walk over a long one.
+    /// Every free unit once, in runs as start and length: those that start after the cursor, then
+    /// those before it. A run that contains the cursor is one of the latter. Runs are cut at
+    /// `longest`, so that a search for a short run does not walk over a long one.
     fn runs(&self, longest: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let splits = self.cursor > 0 && !self.is_used(self.cursor - 1);
         let behind = if splits {

@@ -1,5 +1,5 @@
-//! Bounds of everything that is counted or sized, with the relations between them checked at
-//! compile time. A bound that is stored on a drive is validated against this file when it is read.
+//! Limits of everything that is counted or sized, with the relations between them checked at
+//! compile time. A stored value is validated against this file when it is read.
 
 /// The unit of addresses, lengths and alignment everywhere: on drives, in buffers, in metadata.
 /// It is a multiple of every NVMe sector size in use (512 and 4096).
@@ -7,9 +7,9 @@ pub const BLOCK_BYTES: u64 = 4096;
 
 /// The unit of striping, checksum and I/O when the drives allow it.
 pub const DEFAULT_CHUNK_BYTES: u64 = 1 << 20;
-/// The smallest chunk: a drive whose maximum transfer is smaller is split for by its back end.
+/// The smallest chunk: for a drive with a smaller maximum transfer the back end splits commands.
 pub const MIN_CHUNK_BYTES: u64 = 4 << 10;
-/// The largest chunk, so that one chunk's length always fits 32 bits with room to spare.
+/// The largest chunk, so that the length of one chunk always fits 32 bits.
 pub const MAX_CHUNK_BYTES: u64 = 16 << 20;
 
 /// Drives in one pool. The label's drive table must fit one block.
@@ -32,7 +32,7 @@ pub const MAX_SHARD_DIMENSIONS: usize = 16;
 pub const MAX_SEGMENT_BYTES: u64 = 1 << 50;
 
 /// Root slots in one ring. A slot is rewritten only this many generations later, so a write that
-/// lands late, or a torn one, can only hurt a root that nobody needs any more.
+/// lands late, or a torn one, can only damage a root that is no longer needed.
 pub const ROOT_SLOTS: u64 = 64;
 /// Catalogue slots: the two newest generations are never written, so at least three are needed.
 pub const CATALOGUE_SLOTS: u64 = 4;

@@ -19,7 +19,7 @@ impl CheckpointName {
     /// A checked name.
     ///
     /// # Errors
-    /// [`Error::Usage`] that says what a name may consist of.
+    /// [`Error::Usage`] that states the allowed characters.
     pub fn new(name: &str, step: u64) -> Result<CheckpointName, Error> {
         check_base_name(name)?;
         Ok(CheckpointName { name: name.to_owned(), step })
@@ -29,7 +29,7 @@ impl CheckpointName {
 /// Checks the part before the `@`.
 ///
 /// # Errors
-/// [`Error::Usage`] that says what a name may consist of.
+/// [`Error::Usage`] that states the allowed characters.
 pub fn check_base_name(name: &str) -> Result<(), Error> {
     let allowed = |c: char| c.is_alphanumeric() || "-_./+:=".contains(c);
     let good = !name.is_empty()

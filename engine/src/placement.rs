@@ -1,13 +1,13 @@
 //! Which drive gets which chunk. Pure.
 //!
-//! Chunks go round the drives, so that all of them write at once and finish together. A drive that
-//! has too little room gets what it can hold, and the others share the rest. The two copies of a
-//! mirrored chunk lie on different drives.
+//! Chunks go round-robin over the drives, so that all of them write at once and finish together. A
+//! drive with too little room gets what it can hold, and the others share the rest. The two copies
+//! of a mirrored chunk lie on different drives.
 
 use crate::units::{Copies, DriveIndex, Location};
 
-/// How many slots each drive gives to `chunks` of so many copies each, given its free slots; `None`
-/// when there is no room. No drive gives more than one slot for a chunk.
+/// How many slots each drive gives to `chunks` chunks of `copies` copies, given its free slots;
+/// `None` when there is no room. No drive gives more than one slot for a chunk.
 pub(crate) fn shares(chunks: u64, copies: u8, free: &[u64], first: usize) -> Option<Vec<u64>> {
     let slots = chunks.checked_mul(copies.into())?;
     if copies == 1 {
@@ -17,13 +17,13 @@ pub(crate) fn shares(chunks: u64, copies: u8, free: &[u64], first: usize) -> Opt
     share_out(slots, &usable, first)
 }
 
-/// How many chunks of so many copies each fit into the free slots.
+/// How many chunks of `copies` copies each fit into the free slots.
 pub(crate) fn capacity(copies: u8, free: &[u64]) -> u64 {
     let total: u64 = free.iter().sum();
     let largest = free.iter().copied().max().unwrap_or(0);
     match copies {
         1 => total,
-        // What the largest drive holds needs its second copies elsewhere.
+        // Each chunk on the largest drive needs its second copy on another drive.
         _ => (total / 2).min(total - largest),
     }
 }
@@ -41,7 +41,7 @@ fn share_out(slots: u64, free: &[u64], first: usize) -> Option<Vec<u64>> {
         if open.is_empty() {
             return None;
         }
-        // Whoever has least so far is first to get of the remainder.
+        // The drive with the smallest share gets the remainder first.
         open.sort_by_key(|drive| share[*drive]);
         let each = left / open.len() as u64;
         let mut extra = left % open.len() as u64;
@@ -64,10 +64,10 @@ pub(crate) fn place(slots: &[Vec<u64>], copies: u8, first: usize) -> Vec<Copies>
     pair(slots, first)
 }
 
-/// Pairs slots of different drives. In the list of all slots, drive after drive, the partner of a
-/// slot is the one half the list further: no drive has more than half of them, so that is another
-/// drive. Pairs of the same two drives take turns in which drive is read first, and the chunks go
-/// round the pairs of drives.
+/// Pairs slots of different drives. In the list of all slots, drive after drive, a slot's partner
+/// is half the list further: no drive has more than half of them, so that is another drive. Pairs
+/// of the same two drives alternate in which drive is read first, and the chunks go round-robin
+/// over the pairs of drives.
 fn pair(slots: &[Vec<u64>], first: usize) -> Vec<Copies> {
     let rotated = (0..slots.len()).map(|step| (first + step) % slots.len());
     let list: Vec<Location> = rotated
@@ -99,8 +99,8 @@ fn pair(slots: &[Vec<u64>], first: usize) -> Vec<Copies> {
     placed
 }
 
-/// The order of a segment's chunks over the slots that each drive gave: round the drives from
-/// `first`, each drive's slots in ascending order.
+/// The order of a segment's chunks over the slots that each drive gave: round-robin from `first`,
+/// each drive's slots in ascending order.
 fn interleave(slots: &[Vec<u64>], first: usize) -> Vec<Location> {
     let total = slots.iter().map(Vec::len).sum();
     let mut locations = Vec::with_capacity(total);

@@ -1,7 +1,7 @@
-//! Bugs that can be planted, so that the crash explorer can be seen to find them.
+//! Bugs that can be planted, to show that the crash explorer finds them.
 //!
-//! Without the cargo feature `planted-bugs`, `planted` is a constant `false` and the places that
-//! ask cost nothing. The feature is for `scripts/crash-test --planted`, never for a release.
+//! Without the cargo feature `planted-bugs`, `planted` is a constant `false` and its calls cost
+//! nothing. The feature is for `scripts/crash-test --planted`, never for a release.
 
 /// A bug, planted at one place in the engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,13 +11,13 @@ pub enum Bug {
     SkipFlush = 1,
     /// The root is written before the metadata that it names.
     RootFirst,
-    /// What a generation removed is used again at once, not one generation later.
+    /// The space that a generation freed is used again at once, not one generation later.
     ExtentFreedEarly,
     /// Every generation's catalogue goes to the same slot.
     SlotReused,
     /// Neither metadata hashes nor data checksums are compared.
     ChecksumNotCompared,
-    /// The state goes by a generation before that is durable.
+    /// The state adopts a generation before it is durable.
     AdoptedEarly,
 }
 
@@ -33,7 +33,7 @@ impl Bug {
         Bug::AdoptedEarly,
     ];
 
-    /// For the command line.
+    /// Its name on the command line.
     #[cfg(any(test, feature = "internals"))]
     pub fn name(self) -> &'static str {
         match self {

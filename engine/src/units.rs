@@ -52,12 +52,12 @@ pub struct Location {
 pub struct Copies {
     /// The copy that is read first.
     pub first: Location,
-    /// The one that is read when the first cannot be.
+    /// The copy that is read when the first cannot be read.
     pub second: Option<Location>,
 }
 
 impl Copies {
-    /// A chunk that lies in one place only.
+    /// A chunk with one copy.
     pub fn one(location: Location) -> Copies {
         Copies { first: location, second: None }
     }

@@ -7,8 +7,8 @@ _Static_assert(sizeof(struct spdk_nvme_cpl) == 16, "completion entry");
 _Static_assert(SPDK_NVME_IO_FLAGS_FORCE_UNIT_ACCESS == 1u << 30, "FUA is bit 30 of dword 12");
 _Static_assert(sizeof(struct stn_spdk_request) == 40, "shim.h's request");
 
-/* A request goes IDLE, SUBMITTING, OUTSTANDING, IDLE; what completes inside its submission takes the other two ways. */
-enum request_state { IDLE, SUBMITTING, COMPLETED_WHILE_SUBMITTING, OUTSTANDING, PUT_OFF };
+/* A request goes IDLE, SUBMITTING, OUTSTANDING, IDLE. If it completes inside its submission, it takes the other two states. */
+enum request_state { IDLE, SUBMITTING, COMPLETED_WHILE_SUBMITTING, OUTSTANDING, DEFERRED };
 
 struct stn_spdk_qpair *stn_spdk_qpair_alloc(struct stn_spdk_controller *controller,
                                             const struct stn_spdk_qpair_options *options)
@@ -29,7 +29,7 @@ struct stn_spdk_qpair *stn_spdk_qpair_alloc(struct stn_spdk_controller *controll
     }
     opts.delay_cmd_submit = options->delay_submit;
     /*
-     * Connected apart: when alloc_io_qpair's own connect fails, v20.07 deletes the queue pair and leaves it on the
+     * Connected separately: when alloc_io_qpair's own connect fails, v20.07 deletes the queue pair and leaves it on the
      * controller's list, where detaching frees it again.
      */
     opts.create_only = true;
@@ -44,7 +44,7 @@ struct stn_spdk_qpair *stn_spdk_qpair_alloc(struct stn_spdk_controller *controll
         return NULL;
     }
     qpair->controller = controller;
-    qpair->put_off_tail = &qpair->put_off;
+    qpair->deferred_tail = &qpair->deferred;
     pthread_mutex_lock(&controller->qpairs_lock);
     qpair->next = controller->qpairs;
     controller->qpairs = qpair;
@@ -52,21 +52,21 @@ struct stn_spdk_qpair *stn_spdk_qpair_alloc(struct stn_spdk_controller *controll
     return qpair;
 }
 
-/* Calls `complete`. The request is idle before, so that the callee may submit it again. */
+/* Calls `complete`. The request is idle first, so that the callee may submit it again. */
 static void complete(struct stn_spdk_request *request, uint16_t sct, uint16_t sc, bool dnr)
 {
     request->state = IDLE;
     request->complete(request->context, sct, sc, dnr);
 }
 
-/* Completes what was put off before this call; what its callbacks put off anew waits for the next. */
-static int complete_put_off(struct stn_spdk_qpair *qpair)
+/* Completes the requests deferred before this call; those that its callbacks defer wait for the next call. */
+static int complete_deferred(struct stn_spdk_qpair *qpair)
 {
-    struct stn_spdk_request *request = qpair->put_off;
+    struct stn_spdk_request *request = qpair->deferred;
     int count = 0;
 
-    qpair->put_off = NULL;
-    qpair->put_off_tail = &qpair->put_off;
+    qpair->deferred = NULL;
+    qpair->deferred_tail = &qpair->deferred;
     while (request != NULL) {
         struct stn_spdk_request *next = request->next;
 
@@ -85,10 +85,10 @@ int stn_spdk_qpair_free(struct stn_spdk_qpair *qpair)
     if (qpair == NULL) {
         return 0;
     }
-    complete_put_off(qpair);
+    complete_deferred(qpair);
     rc = spdk_nvme_ctrlr_free_io_qpair(qpair->spdk);
     /* Callbacks of the line above may have tried to submit, though no command is accepted any more. */
-    complete_put_off(qpair);
+    complete_deferred(qpair);
     pthread_mutex_lock(&qpair->controller->qpairs_lock);
     for (link = &qpair->controller->qpairs; *link != qpair; link = &(*link)->next) {
     }
@@ -102,7 +102,7 @@ int stn_spdk_qpair_reconnect(struct stn_spdk_qpair *qpair)
 {
     /* A controller reset only marks a fabric's queue pair; the poll on its own thread disconnects it and aborts its requests. */
     if (spdk_nvme_qpair_get_failure_reason(qpair->spdk) != SPDK_NVME_QPAIR_FAILURE_NONE) {
-        complete_put_off(qpair);
+        complete_deferred(qpair);
         (void)spdk_nvme_qpair_process_completions(qpair->spdk, 0);
     }
     return spdk_nvme_ctrlr_reconnect_io_qpair(qpair->spdk);
@@ -122,10 +122,10 @@ bool stn_spdk_qpair_is_connected(struct stn_spdk_qpair *qpair)
 
 int stn_spdk_qpair_process_completions(struct stn_spdk_qpair *qpair, uint32_t max)
 {
-    int put_off = qpair->put_off != NULL ? complete_put_off(qpair) : 0;
+    int deferred = qpair->deferred != NULL ? complete_deferred(qpair) : 0;
     int rc = spdk_nvme_qpair_process_completions(qpair->spdk, max);
 
-    return rc < 0 ? rc : rc + put_off;
+    return rc < 0 ? rc : rc + deferred;
 }
 
 static void on_complete(void *arg, const struct spdk_nvme_cpl *cpl)
@@ -148,7 +148,7 @@ static void on_complete(void *arg, const struct spdk_nvme_cpl *cpl)
     }
 }
 
-/* Whether SPDK can be given this request and buffer; a buffer of `length` 0 is none. */
+/* Checks that SPDK can take this request and buffer; `length` 0 means no buffer. */
 static int begin_submission(struct stn_spdk_qpair *qpair, struct stn_spdk_request *request, const void *buffer,
                             uint64_t length)
 {
@@ -173,13 +173,13 @@ static int end_submission(struct stn_spdk_request *request, int rc)
 
     if (rc != 0) {
         request->state = IDLE;
-        /* The TCP transport answers a request that it cannot form with a bare -1. */
+        /* The TCP transport returns -1 for a request that it cannot build. */
         return rc == -1 ? -EINVAL : rc;
     }
     if (request->state == COMPLETED_WHILE_SUBMITTING) {
-        request->state = PUT_OFF;
-        *qpair->put_off_tail = request;
-        qpair->put_off_tail = &request->next;
+        request->state = DEFERRED;
+        *qpair->deferred_tail = request;
+        qpair->deferred_tail = &request->next;
     } else {
         request->state = OUTSTANDING;
     }

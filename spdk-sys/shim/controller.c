@@ -3,7 +3,7 @@
 
 #include "internal.h"
 
-/* What this file takes from the NVMe specification through SPDK's headers: a header that disagrees must not compile. */
+/* What this file uses of the NVMe specification, through SPDK's headers: a different header must not compile. */
 _Static_assert(sizeof(struct spdk_nvme_ctrlr_data) == 4096, "identify controller");
 _Static_assert(sizeof(struct spdk_nvme_ns_data) == 4096, "identify namespace");
 _Static_assert(offsetof(struct spdk_nvme_ctrlr_data, sn) == 4, "serial number");
@@ -15,7 +15,7 @@ _Static_assert(offsetof(struct spdk_nvme_ctrlr_data, awupf) == 528, "atomic writ
 _Static_assert(offsetof(struct spdk_nvme_ns_data, noiob) == 46, "namespace optimal I/O boundary");
 _Static_assert(offsetof(struct spdk_nvme_ns_data, nguid) == 104, "NGUID");
 _Static_assert(offsetof(struct spdk_nvme_ns_data, eui64) == 120, "EUI64");
-/* And what shim.h promises to Rust. */
+/* What shim.h promises to Rust. */
 _Static_assert(sizeof(((struct stn_spdk_address *)0)->transport) == SPDK_NVMF_TRSTRING_MAX_LEN + 1, "transport");
 _Static_assert(sizeof(((struct stn_spdk_address *)0)->traddr) == SPDK_NVMF_TRADDR_MAX_LEN + 1, "traddr");
 _Static_assert(sizeof(((struct stn_spdk_address *)0)->trsvcid) == SPDK_NVMF_TRSVCID_MAX_LEN + 1, "trsvcid");
@@ -131,7 +131,7 @@ int stn_spdk_controller_detach(struct stn_spdk_controller *controller)
     if (has_qpairs) {
         return -EBUSY;
     }
-    /* Of a failed controller SPDK reports that it cannot be shut down in good order. */
+    /* For a failed controller SPDK logs that an orderly shutdown is not possible. */
     if (spdk_nvme_ctrlr_is_failed(controller->spdk)) {
         spdk_log_set_print_level(SPDK_LOG_DISABLED);
     }
@@ -161,7 +161,7 @@ static void note_controller(void *context, const struct spdk_nvme_transport_id *
 
     (void)trid;
     (void)opts;
-    /* want_controller runs for all before the first of these, so it alone cannot keep the count within the array. */
+    /* want_controller runs for all controllers first, so it alone cannot keep the count within the array. */
     if (attached->count == sizeof(attached->controllers) / sizeof(attached->controllers[0])) {
         spdk_nvme_detach(ctrlr);
         return;
@@ -197,7 +197,7 @@ int stn_spdk_pcie_list(stn_spdk_visit_fn visit, void *context)
         pthread_mutex_destroy(&borrowed.qpairs_lock);
         spdk_nvme_detach(borrowed.spdk);
     }
-    /* A probe that found some and failed on another has still told about those. */
+    /* A probe that attached some controllers and failed on another still counts those. */
     rc = attached->count > 0 || rc == 0 ? (int)attached->count : -EIO;
     free(attached);
     return rc;
@@ -216,11 +216,11 @@ void stn_spdk_controller_facts(struct stn_spdk_controller *controller, struct st
     facts->max_transfer_bytes = spdk_nvme_ctrlr_get_max_xfer_size(controller->spdk);
     facts->mdts = data->mdts;
     facts->has_volatile_write_cache = data->vwc.present != 0;
-    /* AWUPF 0xFFFF means 65536 blocks; 65535 is as good an answer and fits. */
+    /* AWUPF 0xFFFF means 65536 blocks; 65535 is close enough and fits. */
     facts->atomic_write_power_fail_blocks = data->awupf == UINT16_MAX ? UINT16_MAX : (uint16_t)(data->awupf + 1);
 }
 
-/* On the heap: a controller that answers after the patience is over completes it all the same. */
+/* On the heap: a controller may still complete it after the timeout. */
 struct log_request {
     uint8_t log[512];
     bool is_abandoned;
@@ -253,7 +253,7 @@ int stn_spdk_controller_health(struct stn_spdk_controller *controller, void *log
     if (request == NULL) {
         return -ENOMEM;
     }
-    /* SPDK copies through DMA memory of its own. */
+    /* SPDK copies through its own DMA memory. */
     rc = spdk_nvme_ctrlr_cmd_get_log_page(controller->spdk, SPDK_NVME_LOG_HEALTH_INFORMATION, SPDK_NVME_GLOBAL_NS_TAG,
                                           request->log, (uint32_t)length, 0, on_log_page, request);
     if (rc != 0) {
@@ -305,14 +305,14 @@ bool stn_spdk_controller_is_removed(struct stn_spdk_controller *controller)
     if (!controller->needs_dma) {
         return false;
     }
-    /* NULL for what needs DMA and is no PCI function, as RDMA. */
+    /* NULL for a transport with DMA that is not a PCI function, such as RDMA. */
     device = spdk_nvme_ctrlr_get_pci_device(controller->spdk);
     return device != NULL && spdk_pci_device_is_removed(device);
 }
 
 bool stn_spdk_controller_is_absent(struct stn_spdk_controller *controller)
 {
-    /* Of every other transport this would be a command to the target. */
+    /* For every other transport this would be a command to the target. */
     if (!controller->needs_dma || spdk_nvme_ctrlr_get_pci_device(controller->spdk) == NULL) {
         return false;
     }
@@ -323,7 +323,7 @@ void stn_spdk_controller_fail(struct stn_spdk_controller *controller)
 {
     enum spdk_log_level level = spdk_log_get_print_level();
 
-    /* SPDK reports it as an error, though it does what was asked. */
+    /* SPDK logs it as an error, although it succeeds. */
     spdk_log_set_print_level(SPDK_LOG_DISABLED);
     spdk_nvme_ctrlr_fail(controller->spdk);
     spdk_log_set_print_level(level);

@@ -9,15 +9,15 @@
 #include <stdarg.h>
 #include <sys/types.h>
 
-/* Of DPDK, whose headers SPDK does not install. */
+/* From DPDK, whose headers SPDK does not install. */
 extern int rte_openlog_stream(FILE *stream) __attribute__((weak));
 
-static atomic_bool env_was_asked_for;
+static atomic_bool env_was_requested;
 static atomic_bool env_is_ready;
 
-/* Where messages go; NULL: to stderr. Set once, before SPDK starts. */
+/* Receives messages; NULL: they go to stderr. Set once, before SPDK starts. */
 static stn_spdk_log_fn log_to;
-/* What DPDK and SPDK's start print by themselves comes out of log_to. */
+/* Sends the direct output of DPDK and of SPDK's start to log_to. */
 static FILE *log_stream;
 
 /* "[N]" for the first core that the calling thread may run on. */
@@ -38,9 +38,9 @@ static void first_allowed_core(char *text, size_t size)
 }
 
 /*
- * Before v22.05 SPDK announces itself on standard output, which belongs to the program: there it goes to stderr, or nowhere.
- * What it prints on stderr goes to the log, if there is one.
- * Only C's stdio is turned aside, for the length of the call; the file descriptor stays as it is.
+ * Before v22.05 SPDK announces itself on standard output, which belongs to the program: send that to stderr, or discard it.
+ * Its output on stderr goes to the log, if there is one.
+ * Only C's stdio is redirected, during the call; the file descriptors do not change.
  */
 static int env_init_off_stdout(const struct spdk_env_opts *opts, bool quiet)
 {
@@ -73,7 +73,7 @@ int stn_spdk_env_init(const struct stn_spdk_env_options *options)
     struct spdk_env_opts opts;
     int rc;
 
-    if (atomic_exchange(&env_was_asked_for, true)) {
+    if (atomic_exchange(&env_was_requested, true)) {
         return -EALREADY;
     }
     memset(&opts, 0, sizeof(opts));
@@ -134,7 +134,7 @@ void stn_spdk_set_log_level(int level)
     spdk_log_set_level(SPDK_LOG_DISABLED);
 }
 
-/* A message of SPDK's as one line; one that is longer than the buffer is cut. */
+/* An SPDK message as one line, truncated to the buffer. */
 static void on_message(int level, const char *file, const int line, const char *func, const char *format, va_list args)
 {
     char text[1024];
@@ -142,7 +142,7 @@ static void on_message(int level, const char *file, const int line, const char *
     (void)file;
     (void)line;
     (void)func;
-    /* To a function of the program's SPDK gives messages of every level. */
+    /* With a log function SPDK passes messages of every level. */
     if (level > (int)spdk_log_get_print_level() || vsnprintf(text, sizeof(text), format, args) < 0) {
         return;
     }

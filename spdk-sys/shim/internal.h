@@ -43,8 +43,8 @@ struct stn_spdk_qpair {
     struct stn_spdk_controller *controller;
     struct stn_spdk_qpair *next;
     /* Requests that completed inside their submission, oldest first. */
-    struct stn_spdk_request *put_off;
-    struct stn_spdk_request **put_off_tail;
+    struct stn_spdk_request *deferred;
+    struct stn_spdk_request **deferred_tail;
 };
 
 /* A stn_spdk_namespace is SPDK's own namespace under another name. */
@@ -53,7 +53,7 @@ static inline struct spdk_nvme_ns *spdk_ns(struct stn_spdk_namespace *namespace_
     return (struct spdk_nvme_ns *)namespace_;
 }
 
-/* Some of SPDK's functions give a bare -1, which would read as -EPERM. */
+/* Some of SPDK's functions return -1, which would read as -EPERM. */
 static inline int errno_of(int rc)
 {
     return rc == -1 ? -EIO : rc;

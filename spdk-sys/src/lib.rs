@@ -1,8 +1,8 @@
 //! Raw bindings of `shim.h`, a C interface of our own over SPDK's NVMe driver.
 //!
-//! Nothing of SPDK itself appears here: its structures and their differences between releases stay on the C side, and the
-//! layout of what does appear is asserted at compile time. Every function's errors, thread rules and ownership are
-//! documented in `shim.h`; the bindings carry those comments.
+//! Nothing of SPDK itself appears here: its structures and their differences between releases stay
+//! on the C side, and the layout of the types here is asserted at compile time. `shim.h` documents
+//! every function's errors, thread rules and ownership; the bindings carry those comments.
 //!
 //! SPDK is linked whole and statically; see `build.rs` for how it is found.
 

@@ -1,8 +1,7 @@
-//! What the drives of an open pool have turned out to be: what their queues learn from failed
-//! commands, for whoever plans the next thing to do with them.
+//! The condition of each drive of an open pool. Drive queues set it when commands fail; the code
+//! that plans the next command reads it.
 //!
-//! A condition only gets worse while the pool is open. Opening the pool anew looks at its drives
-//! afresh.
+//! A condition only gets worse while the pool is open. Reopening the pool starts afresh.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +10,7 @@ use super::status::Action;
 use crate::error::IoError;
 use crate::units::DriveIndex;
 
-/// What a drive can be used for, worse and worse; with the status that told.
+/// What a drive can be used for, from best to worst, with the status that showed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Condition {
     /// Everything.
@@ -20,14 +19,14 @@ pub(crate) enum Condition {
     ReadOnly(IoError),
     /// It is reserved by another host: nothing may be written to any drive of the pool.
     Foreign(IoError),
-    /// It is lost, or not what it was: nothing is sent to it.
+    /// It is lost, or is another drive than the one opened: no command is sent to it.
     Stopped(IoError),
 }
 
-/// The conditions of all drives. Looking at one is a load of a word.
+/// The conditions of all drives. To read one is a load of one word.
 pub(crate) struct Conditions {
     drives: Box<[AtomicU64]>,
-    /// That of a drive that turned out to be foreign.
+    /// The condition of the drive that turned out to be foreign.
     foreign: AtomicU64,
 }
 
@@ -38,7 +37,7 @@ impl Conditions {
         Conditions { drives: (0..drives).map(sound).collect(), foreign: AtomicU64::new(0) }
     }
 
-    /// A command of this drive failed, and this is what follows from it.
+    /// Records that a command of this drive failed, and what follows from that.
     pub(crate) fn note(&self, drive: DriveIndex, action: Action, error: IoError) {
         let condition = match action {
             Action::ReadOnly => Condition::ReadOnly(error),
@@ -52,17 +51,17 @@ impl Conditions {
         }
     }
 
-    /// What became of a drive.
+    /// The condition of a drive.
     pub(crate) fn of(&self, drive: DriveIndex) -> Condition {
         unpack(self.drives[drive.as_usize()].load(Ordering::Acquire))
     }
 
-    /// By drive.
+    /// All conditions, by drive.
     pub(crate) fn conditions(&self) -> impl Iterator<Item = Condition> {
         self.drives.iter().map(|drive| unpack(drive.load(Ordering::Acquire)))
     }
 
-    /// Why a command may not be sent to this drive any more, if so.
+    /// The error of a command that may not be sent to this drive any more, if it may not.
     pub(crate) fn refusal(&self, drive: DriveIndex, operation: Operation) -> Option<IoError> {
         if let Condition::Stopped(error) = self.of(drive) {
             return Some(error);
@@ -77,7 +76,7 @@ impl Conditions {
 const KIND_SHIFT: u32 = 56;
 const ERROR_SHIFT: u32 = 48;
 
-/// A condition in a word: larger is worse, and 0 is sound.
+/// A condition in one word: larger is worse, and 0 is sound.
 fn pack(condition: Condition) -> u64 {
     let (kind, error) = match condition {
         Condition::Sound => return 0,

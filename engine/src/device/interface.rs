@@ -1,11 +1,11 @@
 //! The interface of every back end: a queue pair that takes commands and gives completions.
 //!
 //! Invariants that every back end keeps:
-//! - Commands are unordered. Whoever needs order waits for completions.
+//! - Commands are unordered. A caller that needs an order waits for completions.
 //! - Each accepted command completes exactly once, with the tag it was given.
-//! - Memory named by an accepted command may be touched by the device until that completion has
-//!   been taken from [`Device::poll`], or until the device has been dropped: `drop` does not return
-//!   while the hardware, the kernel or a helper thread may still touch it.
+//! - The device may touch the memory of an accepted command until its completion was taken from
+//!   [`Device::poll`], or until the device was dropped: `drop` returns only when the hardware, the
+//!   kernel and helper threads can no longer touch it.
 //! - `submit` and `poll` never block and never allocate.
 //! - A completed write is durable only after a later [`Operation::Flush`] that was submitted after
 //!   that completion, or if it was itself a [`Operation::WriteDurable`].
@@ -16,7 +16,7 @@ use crate::drive_info::DriveInfo;
 use crate::error::{Error, IoError};
 use crate::memory::{DmaSlice, Region};
 
-/// What a drive is asked to do.
+/// The operation of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// Drive to memory.
@@ -42,12 +42,12 @@ pub struct Command {
     pub tag: u64,
 }
 
-/// The end of one command.
+/// The completion of one command.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
     /// The command's tag.
     pub tag: u64,
-    /// Whether it did all that was asked.
+    /// Whether it did all that was requested.
     pub status: Result<(), IoError>,
 }
 
@@ -62,7 +62,7 @@ pub enum SubmitError {
 
 /// One drive, open for the exclusive use of one thread at a time.
 pub trait Device: Send {
-    /// Facts read when it was opened.
+    /// What is known of the drive, read when it was opened.
     fn info(&self) -> &DriveInfo;
 
     /// Makes a region usable in commands. Not on the hot path: may block and allocate. Registering
@@ -73,22 +73,23 @@ pub trait Device: Send {
     /// When the back end cannot use the memory (wrong page size, limits of locked memory).
     fn register(&mut self, region: &Arc<Region>) -> Result<(), Error>;
 
-    /// Forgets a region. The caller has no command in flight that names it.
+    /// Removes a region. The caller has no command in flight that names it.
     fn unregister(&mut self, region: &Arc<Region>);
 
-    /// Hands one command to the drive.
+    /// Sends one command to the drive.
     ///
     /// # Errors
     /// See [`SubmitError`]. On an error nothing was submitted and no completion will come.
     ///
     /// # Safety
-    /// `command.memory` must stay valid, and must not be written (for a write) or touched (for a
-    /// read) by anybody else, until its completion was taken from `poll` or the device was dropped.
+    /// `command.memory` must stay valid, and no other code may write it (for a write) or touch it
+    /// (for a read), until its completion was taken from `poll` or the device was dropped.
     #[allow(unsafe_code)]
     unsafe fn submit(&mut self, command: Command) -> Result<(), SubmitError>;
 
-    /// Takes completions, at most as many as fit into `completions`, and says how many it wrote.
-    /// Also tends the drive (keep-alive, timeouts): call it at least every 100 ms, even when idle.
+    /// Takes completions, at most as many as fit into `completions`; returns how many it wrote.
+    /// Also does the drive's upkeep (keep-alive, timeouts): call it at least every 100 ms, even
+    /// when idle.
     fn poll(&mut self, completions: &mut [Completion]) -> usize;
 
     /// Commands accepted and not yet taken from `poll`.

@@ -1,7 +1,7 @@
-//! The place of a drive that a pool knows and that is not at hand: every command fails at once.
+//! Stands for a drive that the pool knows but that is not present: every command fails at once.
 //!
-//! It keeps the numbers of the other drives what the pool's drive table says. Nothing is ever
-//! written in its place: a commit does not name drives that take no part.
+//! It keeps the other drives at the numbers that the pool's drive table gives them. Nothing is
+//! written in its place: a commit names only the drives that take part.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use crate::format::DriveEntry;
 use crate::limits::DEFAULT_CHUNK_BYTES;
 use crate::memory::Region;
 
-/// A drive that is not at hand.
+/// A drive that is not present.
 pub(crate) struct MissingDrive {
     info: DriveInfo,
 }

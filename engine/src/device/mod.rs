@@ -1,5 +1,5 @@
 //! Drives as the reactor sees them: the [`Device`] interface, its back ends, and what follows from
-//! what a drive answers.
+//! a drive's status codes.
 
 pub(crate) mod check;
 pub(crate) mod condition;

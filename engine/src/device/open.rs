@@ -1,5 +1,4 @@
-//! From an address to an open device. The address alone chooses the back end: nothing else is ever
-//! tried in its place.
+//! From an address to an open device. The address selects the back end; there is no fallback.
 
 use crate::address::DriveAddress;
 #[cfg(feature = "spdk")]
@@ -7,18 +6,19 @@ use crate::device::spdk;
 use crate::device::{Device, OpenMode, kernel};
 use crate::error::Error;
 
-/// Commands in flight on a drive that SPDK drives, unless the options say otherwise: with chunks of
-/// 1 MiB that is 16 MiB under way, several times what a fast drive needs to be kept busy.
+/// Commands in flight on an SPDK drive, unless the options say otherwise. With chunks of 1 MiB that
+/// is 16 MiB in flight, several times what keeps a fast drive busy.
 #[cfg(any(feature = "spdk", test, feature = "internals"))]
 pub const SPDK_QUEUE_DEPTH: u32 = 16;
-/// The same for a drive that the kernel drives, which is fed by interrupts: the more there is to do
-/// at each, the fewer of them there are.
+/// The same for a kernel drive. It works by interrupts: a deeper queue completes more commands per
+/// interrupt.
 pub const KERNEL_QUEUE_DEPTH: u32 = 64;
 
-/// Opens a drive with room for `queue_depth` commands in flight, by default what suits its back end.
+/// Opens a drive with room for `queue_depth` commands in flight; the default depends on the back
+/// end.
 ///
 /// # Errors
-/// What the back end says; [`Error::Environment`] for an SPDK address in a build without SPDK.
+/// The error of the back end; [`Error::Environment`] for an SPDK address in a build without SPDK.
 pub fn open(
     address: &DriveAddress,
     mode: OpenMode,

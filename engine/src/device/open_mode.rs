@@ -3,8 +3,8 @@
 /// What a drive is opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenMode {
-    /// Reads and flushes; others may read as well.
+    /// Reads and flushes; others may read too.
     ReadOnly,
-    /// Everything; nobody else may have it open through Stanchion.
+    /// Everything; no other user of Stanchion may have it open.
     ReadWrite,
 }

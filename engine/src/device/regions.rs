@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::memory::Region;
 
-/// Regions that commands may name, with what a back end keeps of each.
+/// Regions that commands may name, with the back end's own data for each.
 #[derive(Debug)]
 pub(crate) struct Regions<T>(Vec<(Arc<Region>, T)>);
 
@@ -27,7 +27,7 @@ impl<T> Regions<T> {
         Some(self.0.swap_remove(at).1)
     }
 
-    /// A device has few regions, so a walk is the fastest search.
+    /// A device has few regions, so a linear search is fastest.
     pub(crate) fn find(&self, address: NonNull<u8>, len_bytes: u64) -> Option<(&Region, &T)> {
         let (region, extra) = self.0.iter().find(|(r, _)| r.contains(address, len_bytes))?;
         Some((region, extra))

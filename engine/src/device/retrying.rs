@@ -1,12 +1,12 @@
-//! A device whose drive is given another chance: commands that [`status`] says to send again are
-//! sent again, to the same place with the same memory, and only their last end is told.
+//! A device that retries: a command that [`status`] says to send again is sent again, to the same
+//! place with the same memory. Only its last result is reported.
 //!
-//! - A command is in flight until its last end: whoever submitted it sees one command, one
-//!   completion, and keeps its memory as long as the trait asks for it.
-//! - The pause between attempts passes on a clock that polls look at: nothing here sleeps, allocates,
-//!   or makes a system call, and without a failure no clock is read.
-//! - Nothing is sent again after its deadline, so a drive that never recovers delays an error by
-//!   [`DEADLINE`] and hides none.
+//! - A command is in flight until its last attempt ends: its submitter sees one command and one
+//!   completion, and keeps the memory for as long as the trait requires.
+//! - Polls check whether the pause between attempts is over: nothing here sleeps, allocates or
+//!   makes a system call, and without a failure no clock is read.
+//! - Nothing is sent again after its deadline. So a drive that never recovers delays an error by
+//!   [`DEADLINE`], and no error is hidden.
 
 #![allow(unsafe_code)]
 
@@ -19,7 +19,7 @@ use super::{Command, Completion, Device, DmaSlice, DriveInfo, Operation, SubmitE
 use crate::error::{Error, IoError};
 use crate::memory::Region;
 
-/// The pause before the second attempt; each further one is twice as long.
+/// The pause before the second attempt; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(256);
 /// Longer than a namespace takes to become ready after a reset, or a path to change.
@@ -40,7 +40,7 @@ struct Retry {
     /// The pause that ends then.
     pause: Duration,
     deadline: Instant,
-    /// It was read again once.
+    /// It was already read a second time.
     reread: bool,
 }
 
@@ -50,16 +50,16 @@ pub(crate) struct Retrying {
     /// The number of an attempt is the tag that the device gets.
     attempts: Box<[Attempt]>,
     free: Vec<u32>,
-    /// Wait for another attempt.
+    /// They wait for another attempt.
     paused: VecDeque<u32>,
-    /// Ended without the device: sending them again was refused.
+    /// They ended without the device, which refused to take them again.
     ended: VecDeque<(u32, IoError)>,
-    /// A failure was told since the last time that nothing was paused.
-    told: bool,
+    /// A failure was logged since the last time that nothing was paused.
+    logged: bool,
 }
 
 impl Retrying {
-    /// Gives `device`'s drive another chance.
+    /// Retries the commands of `device`.
     pub(crate) fn over(device: Box<dyn Device>) -> Box<dyn Device> {
         let depth = device.info().queue_depth.max(1);
         let command = Command {
@@ -74,11 +74,11 @@ impl Retrying {
             free: (0..depth).rev().collect(),
             paused: VecDeque::with_capacity(depth as usize),
             ended: VecDeque::with_capacity(depth as usize),
-            told: false,
+            logged: false,
         })
     }
 
-    /// Whether a failed attempt is followed by another one, which is then arranged.
+    /// Whether a failed attempt is followed by another one, which is then scheduled.
     fn goes_on(&mut self, number: u32, error: IoError) -> bool {
         let attempt = &mut self.attempts[number as usize];
         let action = status::action(attempt.command.operation, error);
@@ -107,7 +107,7 @@ impl Retrying {
         }
         attempt.retry = Some(retry);
         self.paused.push_back(number);
-        if !std::mem::replace(&mut self.told, true) {
+        if !std::mem::replace(&mut self.logged, true) {
             let info = self.device.info();
             let (drive, serial) = (&info.address, &info.serial);
             let Command { operation, offset_bytes, .. } = attempt.command;
@@ -126,8 +126,8 @@ impl Retrying {
                 self.paused.push_back(number);
                 continue;
             }
-            // SAFETY: whoever submitted the command keeps its memory until the completion, which was
-            // not given yet; the attempt before this one has ended.
+            // SAFETY: the submitter keeps the command's memory until the completion, which was not
+            // given yet; the attempt before this one has ended.
             match unsafe { self.device.submit(with_tag(attempt.command, number)) } {
                 Ok(()) => {}
                 Err(SubmitError::Full) => {
@@ -141,10 +141,10 @@ impl Retrying {
                 }
             }
         }
-        self.told &= !self.paused.is_empty();
+        self.logged &= !self.paused.is_empty();
     }
 
-    /// The command's end, under its own tag.
+    /// Completes the command, under its own tag.
     fn finish(&mut self, number: u32, status: Result<(), IoError>) -> Completion {
         self.free.push(number);
         Completion { tag: self.attempts[number as usize].command.tag, status }
@@ -171,7 +171,7 @@ impl Device for Retrying {
     unsafe fn submit(&mut self, command: Command) -> Result<(), SubmitError> {
         let Some(&number) = self.free.last() else { return Err(SubmitError::Full) };
         self.attempts[number as usize] = Attempt { command, retry: None };
-        // SAFETY: the caller's promise, until the completion that we give.
+        // SAFETY: the caller's promise holds until the completion that we give.
         match unsafe { self.device.submit(with_tag(command, number)) } {
             Ok(()) => {}
             Err(SubmitError::Failed(error)) if self.goes_on(number, error) => {}
@@ -249,7 +249,7 @@ mod tests {
             let len_bytes = if operation == Operation::Flush { 0 } else { 4096 };
             let memory = DmaSlice { address: self.region.base(), len_bytes };
             let command = Command { operation, offset_bytes: 8192, memory, tag };
-            // SAFETY: the region outlives the device, and nobody reads or writes it in these tests.
+            // SAFETY: the region outlives the device, and nothing else uses it in these tests.
             unsafe { self.device.submit(command) }
         }
 
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_waited_for_with_growing_pauses() {
+    fn a_transient_failure_is_retried_with_growing_pauses() {
         let mut rig = Rig::new();
         for operation in [Operation::Read, Operation::Write, Operation::WriteDurable] {
             for effect in [Effect::Fail(NOT_READY), Effect::Refuse(NOT_READY)] {
@@ -284,7 +284,7 @@ mod tests {
                 }
                 let start = Instant::now();
                 assert_eq!(rig.run(operation), Ok(()));
-                // Eight failures may share attempts, two fall apart at least: 1 and 2 ms.
+                // Eight failures may share attempts, but at least two are apart: 1 and 2 ms.
                 assert!(start.elapsed() >= Duration::from_millis(3), "{:?}", start.elapsed());
             }
         }
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_pass_ends_at_the_deadline() {
+    fn a_lasting_failure_ends_at_the_deadline() {
         let mut rig = Rig::new();
         rig.fail(Operation::Write, When::From(0), Effect::Fail(NOT_READY));
         let start = Instant::now();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_is_done_once_more_and_a_write_is_not() {
+    fn a_read_is_repeated_once_and_a_write_is_not() {
         let mut rig = Rig::new();
         rig.fail(Operation::Read, When::Nth(0), Effect::Fail(UNRECOVERED));
         assert_eq!(rig.run(Operation::Read), Ok(()));
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_again_counts_as_in_flight_and_a_full_queue_is_told() {
+    fn a_paused_command_counts_as_in_flight_and_a_full_queue_is_reported() {
         let mut rig = Rig::new();
         let depth = rig.device.info().queue_depth;
         rig.fail(Operation::Write, When::From(0), Effect::Refuse(NOT_READY));
@@ -341,7 +341,7 @@ mod tests {
             }
         }
         assert!(seen.iter().all(|seen| *seen));
-        // Dropped with commands that wait: nothing is left to wait for.
+        // Dropped with commands that are paused: there is nothing to wait for.
         rig.fail(Operation::Write, When::From(0), Effect::Refuse(NOT_READY));
         rig.submit(Operation::Write, 0).unwrap();
         drop(rig);

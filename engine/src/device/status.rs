@@ -1,13 +1,14 @@
-//! What is to be done about a command that failed: one table, from the status and the kind of
-//! command to an [`Action`]. Pure.
+//! What to do about a failed command: one table, from the status and the kind of command to an
+//! [`Action`]. Pure.
 //!
-//! - Whoever acts follows the table and adds no case of its own: `super::queue` retries and reads
-//!   again, [`super::condition`] remembers what a drive has become, the reactor fails or moves chunks.
-//! - A flush is never sent again. A second one that succeeds would say nothing of the writes that the
-//!   first one lost, so a failed flush ends its commit.
-//! - A write is sent again to the same place only, with the same bytes: whichever of the two reaches
+//! - All callers follow the table and add no cases of their own: [`super::retrying`] retries and
+//!   reads again, [`super::condition`] keeps what a drive has become, the reactor fails or moves
+//!   chunks.
+//! - A flush is never repeated. A second flush that succeeds would say nothing about the writes
+//!   that the first one lost, so a failed flush ends its commit.
+//! - A write is repeated to the same place only, with the same bytes: whichever of the two reaches
 //!   the drive last, the bytes are right.
-//! - A status that nobody knows is judged like a bad place: another place is tried, never trust.
+//! - An unknown status is handled like a bad place: another place is tried; it is never ignored.
 
 use super::Operation;
 use crate::error::IoError;
@@ -15,28 +16,29 @@ use crate::error::IoError;
 /// What to do about a failed command.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Action {
-    /// The drive could not do it just now: the same command once more, after a pause, until a
-    /// deadline. What has run out of time is [`Action::when_retries_end`].
+    /// A temporary failure: send the same command again, after a pause, until a deadline. Then
+    /// [`Action::when_retries_end`] decides.
     Retry,
-    /// Read it once more; what fails again is a bad chunk.
+    /// Read it once more; if that fails too, the chunk is bad.
     RereadOnce,
-    /// The place is bad and the drive is not: write the chunk elsewhere, and leave the place alone.
+    /// The place is bad and the drive is not: write the chunk elsewhere, and do not use the place
+    /// again.
     Move,
-    /// Nobody knows whether it was carried out, and it may still be. Its memory and its place stay
-    /// reserved until the drive is fenced; the drive is lost until it is opened anew.
+    /// It may or may not have been carried out, and may still be. Its memory and its place stay
+    /// reserved until the drive is fenced; the drive is lost until it is reopened.
     Fence,
     /// The drive takes no new data; what it holds can be read.
     ReadOnly,
-    /// Another host has taken the drive over: no write to any drive of the pool any more.
+    /// Another host has reserved the drive: no more writes to any drive of the pool.
     LostOwnership,
-    /// The drive is not what it was when it was opened, or we drive it wrongly: nothing more is sent.
+    /// The drive is not the one that was opened, or we use it wrongly: no more commands are sent.
     StopDrive,
-    /// Whoever asked for it gets the error, and nothing else follows from it.
+    /// Its caller gets the error, and nothing else follows.
     Fail,
 }
 
 impl Action {
-    /// What becomes of a command that was sent again as often as it may be.
+    /// What follows when a command has been retried as often as it may be.
     pub(crate) fn when_retries_end(self, operation: Operation) -> Action {
         match (self, operation) {
             (Action::Retry, Operation::Write) => Action::Move,
@@ -51,7 +53,7 @@ pub(crate) fn action(operation: Operation, error: IoError) -> Action {
     match error {
         IoError::Nvme { sct, sc, dnr } => of_nvme(operation, sct, sc, dnr),
         IoError::Os(errno) => of_errno(operation, errno),
-        // The file ends there. Reading it again makes it no longer.
+        // The file ends there. To read again does not make it longer.
         IoError::Short { .. } => of_bad_place(operation, Action::Fail),
         IoError::Removed => Action::Fence,
     }
@@ -59,34 +61,36 @@ pub(crate) fn action(operation: Operation, error: IoError) -> Action {
 
 fn of_nvme(operation: Operation, sct: u8, sc: u8, dnr: bool) -> Action {
     match (sct, sc) {
-        // Generic. Invalid opcode, field, namespace, PRP, SGL: ours, or another namespace than it was.
+        // Generic. Invalid opcode, field, namespace, PRP, SGL: our error, or another namespace.
         (0, 0x01 | 0x02 | 0x0b | 0x0d..=0x13) => Action::StopDrive,
         // Data transfer error; command interrupted; transient transport error; namespace not ready.
         (0, 0x04 | 0x21 | 0x22 | 0x82) => of_transient(operation, dnr),
-        // Aborted: power loss, by request, its queue deleted. Which of the latter two SPDK tells for a
-        // lost queue depends on its release, and so does the retry bit.
+        // Aborted: power loss, by request, its queue deleted. SPDK's release decides which of the
+        // latter two it reports for a lost queue, and the retry bit.
         (0, 0x05 | 0x07 | 0x08) => Action::Fence,
-        // Sanitize failed, or under way; LBA out of range; format under way: not what was opened.
+        // Sanitize failed or in progress; LBA out of range; format in progress: the drive has
+        // changed.
         (0, 0x1c | 0x1d | 0x80 | 0x84) => Action::StopDrive,
         // Write protected; capacity exceeded. And command-specific: write to a read-only range.
         (0, 0x20 | 0x81) | (1, 0x82) => of_no_new_data(operation),
         (0, 0x83) => Action::LostOwnership,
         // Media. Access denied: the range is locked.
         (2, 0x86) => of_no_new_data(operation),
-        // Path. Persistently lost; inaccessible, or changing, or another internal error: for now.
+        // Path. Persistently lost; inaccessible, changing, or another internal error: temporary.
         (3, 0x01) => Action::StopDrive,
         (3, 0x00 | 0x02 | 0x03 | 0x60 | 0x70) => of_transient(operation, dnr),
         (3, 0x71) => Action::Fence,
-        // Internal error, write fault, unrecovered read, guard and tag checks, unwritten block, vendor's.
+        // Internal error, write fault, unrecovered read, guard and tag checks, unwritten block,
+        // vendor's.
         _ => of_bad_place(operation, Action::RereadOnce),
     }
 }
 
 fn of_errno(operation: Operation, errno: i32) -> Action {
     match errno {
-        // The kernel has no memory or no tag for it just now.
+        // The kernel is short of memory or of tags.
         libc::EAGAIN | libc::ENOMEM | libc::EBUSY | libc::EINTR => of_transient(operation, false),
-        // The kernel gave up waiting; the drive may not have.
+        // The kernel stopped waiting; the drive may still work on it.
         libc::ETIMEDOUT | libc::ECANCELED => Action::Fence,
         // A thin device, a file system, a quota or a limit is full; write protected.
         libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::EROFS | libc::EPERM => {
@@ -95,7 +99,7 @@ fn of_errno(operation: Operation, errno: i32) -> Action {
         // Reservation conflict.
         libc::EBADE => Action::LostOwnership,
         libc::ENODEV | libc::ENXIO | libc::ENOLINK => Action::Fence,
-        // Ours: nothing is wrong with the drive.
+        // Our error: the drive is fine.
         libc::EINVAL | libc::EFAULT | libc::EBADF | libc::EOPNOTSUPP => Action::Fail,
         _ => of_bad_place(operation, Action::RereadOnce),
     }
@@ -116,7 +120,7 @@ fn of_no_new_data(operation: Operation) -> Action {
     }
 }
 
-/// Metadata has its place and is not moved.
+/// Metadata has a fixed place and is not moved.
 fn of_bad_place(operation: Operation, when_read: Action) -> Action {
     match operation {
         Operation::Read => when_read,
@@ -136,7 +140,7 @@ mod tests {
         IoError::Nvme { sct, sc, dnr }
     }
 
-    /// Every NVMe status there can be, every errno, and the rest.
+    /// Every possible NVMe status, every errno, and the rest.
     fn every_error() -> impl Iterator<Item = IoError> {
         let statuses = (0..8).flat_map(|sct| (0..=255).map(move |sc| (sct, sc)));
         let nvme = statuses.flat_map(|(sct, sc)| [nvme(sct, sc, false), nvme(sct, sc, true)]);
@@ -166,11 +170,11 @@ mod tests {
                     Action::ReadOnly => assert_ne!(operation, Operation::Read, "{what}"),
                     _ => {}
                 }
-                // What is judged once more after its retries is final.
+                // The action after the last retry is final.
                 let last = action.when_retries_end(operation);
                 assert!(!matches!(last, Action::Retry | Action::RereadOnce), "{what}");
                 assert_eq!(last.when_retries_end(operation), last, "{what}");
-                // What concerns the drive does not depend on what was asked of it.
+                // An action on the drive does not depend on the operation.
                 if matches!(action, Action::Fence | Action::StopDrive | Action::LostOwnership) {
                     assert!(
                         ALL.iter().all(|other| super::action(*other, error) == action),
@@ -180,10 +184,10 @@ mod tests {
             }
         }
         assert_eq!(judged, (8 * 256 * 2 + 4096 + 2) * 4);
-        assert_eq!(seen.len(), 8, "every action is taken by something: {seen:?}");
+        assert_eq!(seen.len(), 8, "every action is used: {seen:?}");
     }
 
-    /// For each status: what a read, a write, a durable write and a flush come to.
+    /// For each status: the action for a read, a write, a durable write and a flush.
     #[test]
     fn the_table() {
         use Action::{Fail, Fence, LostOwnership, Move, ReadOnly, RereadOnce, Retry, StopDrive};

@@ -1,11 +1,12 @@
 //! [`Drives`] on the calling thread: submits to the devices and polls them until the batch is done.
-//! For format, recovery and the simulator; while a pool is open, the reactors have the devices, and
-//! the keeper's devices are messages to them: it sleeps until a reactor answers.
+//! For format, recovery and the simulator. While a pool is open, the reactors have the devices; the
+//! keeper's devices send messages to them, and it sleeps until a reactor answers.
 //!
-//! - Bytes go through an arena of fixed slots, taken once. A command is cut into pieces of at most
-//!   one slot and the drive's largest transfer; never is more in flight than there are slots.
-//! - A slot belongs to the device from `submit` to its completion, and to this file otherwise. The
-//!   caller's slices are only touched here, never by a device.
+//! - Bytes go through an arena of fixed slots, allocated once. A command is cut into pieces of at
+//!   most one slot and the drive's largest transfer; there are never more pieces in flight than
+//!   slots.
+//! - A slot belongs to the device from `submit` to its completion, and to this file otherwise. Only
+//!   this file touches the caller's slices, never a device.
 //! - `run` returns with nothing in flight. It has no deadline of its own: the back ends time out,
 //!   and every accepted command completes.
 
@@ -31,15 +32,15 @@ const SLOTS: usize = MAX_DRIVES;
 const ARENA_BYTES: u64 = (SLOT_BYTES * SLOTS) as u64;
 const COMPLETIONS_PER_POLL: usize = 16;
 
-/// Drives that are driven by whoever calls [`Drives::run`].
+/// Drives that are polled by the caller of [`Drives::run`].
 pub struct DirectDrives {
     devices: Vec<Box<dyn Device>>,
     info: Vec<DriveInfo>,
     arena: Arc<Region>,
-    /// What each slot does; a slot's number is the tag of its command.
+    /// The piece of each slot; a slot's number is the tag of its command.
     slots: Vec<Option<Piece>>,
     free_slots: Vec<usize>,
-    /// Unparked by whatever completes commands, if that is another thread.
+    /// Unparked by the thread that completes commands, if that is another one.
     parker: Option<Parker>,
 }
 
@@ -54,7 +55,7 @@ struct Piece {
     len: usize,
 }
 
-/// How far the submission of a batch has come on one drive.
+/// How far the submission of a batch is on one drive.
 #[derive(Clone, Copy, Default)]
 struct Cursor {
     command: usize,
@@ -66,8 +67,8 @@ impl DirectDrives {
     /// with each of them.
     ///
     /// # Errors
-    /// When the memory cannot be had or a device cannot use it; [`Error::Usage`] when there are too
-    /// many devices, or one accepts less than a block at a time.
+    /// When the memory is not available or a device cannot use it; [`Error::Usage`] when there are
+    /// too many devices, or one accepts less than a block at a time.
     pub fn new(devices: Vec<Box<dyn Device>>, pages: HugePages) -> Result<DirectDrives, Error> {
         DirectDrives::with_arena(devices, DirectDrives::arena(pages)?)
     }
@@ -77,7 +78,7 @@ impl DirectDrives {
         Ok(Arc::new(Region::new(ARENA_BYTES, pages)?))
     }
 
-    /// As [`DirectDrives::new`], in memory that a set of drives before it has given back.
+    /// As [`DirectDrives::new`], in memory that an earlier set of drives has released.
     pub(crate) fn with_arena(
         mut devices: Vec<Box<dyn Device>>,
         arena: Arc<Region>,
@@ -101,9 +102,9 @@ impl DirectDrives {
         Ok(DirectDrives { devices, info, arena, slots, free_slots, parker: None })
     }
 
-    /// Sleeps on `parker` while nothing is to be done. On a core that a reactor polls, a thread that
-    /// only yields gets its turn when the reactor's time slice is over, once for each step of a
-    /// commit; one that slept gets it at once.
+    /// Sleeps on `parker` when idle. On a core that a reactor polls, a thread that only yields runs
+    /// when the reactor's time slice is over, once for each step of a commit; one that slept runs
+    /// at once.
     pub(crate) fn sleeping_on(self, parker: Parker) -> DirectDrives {
         DirectDrives { parker: Some(parker), ..self }
     }
@@ -111,7 +112,7 @@ impl DirectDrives {
     /// Waits until something may have completed.
     fn pause(&self, may_sleep: bool) {
         match &self.parker {
-            // Not for ever: a reactor that ended by a panic wakes nobody.
+            // Not without a limit: a reactor that ended by a panic wakes no thread.
             Some(parker) => parker.park_timeout(MAX_PARK),
             None if may_sleep => thread::yield_now(),
             None => std::hint::spin_loop(),
@@ -125,7 +126,7 @@ impl DirectDrives {
         }
     }
 
-    /// Gives the devices back.
+    /// Returns the devices.
     pub fn into_devices(mut self) -> Vec<Box<dyn Device>> {
         for device in &mut self.devices {
             device.unregister(&self.arena);
@@ -141,8 +142,8 @@ impl DirectDrives {
         }
     }
 
-    /// Submits one more piece of the batch to `drive`, and says whether it got on: false when the
-    /// drive has no more to do, or nothing free to do it with.
+    /// Submits one more piece of the batch to `drive`. Returns false when the drive has no more
+    /// pieces, or no slot is free.
     fn advance(
         &mut self,
         drive: usize,
@@ -150,7 +151,8 @@ impl DirectDrives {
         batch: &[DriveCommand<'_>],
         results: &mut [Result<(), IoError>],
     ) -> bool {
-        // Skip what is for other drives, has failed, or is done. Zero bytes are done at once.
+        // Skip commands that are for other drives, have failed, or are done. Zero bytes are done at
+        // once.
         let (command, len) = loop {
             let Some(command) = batch.get(cursor.command) else { return false };
             let left = match command {
@@ -172,7 +174,7 @@ impl DirectDrives {
             DriveCommand::Write { data, durable, .. } => {
                 let memory = self.slot_memory(slot, len);
                 let bytes = &data[cursor.start..][..len];
-                // SAFETY: a free slot is touched by nobody else and holds SLOT_BYTES >= len bytes.
+                // SAFETY: no other code touches a free slot, and it holds SLOT_BYTES >= len bytes.
                 unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), memory.address.as_ptr(), len) };
                 (if *durable { Operation::WriteDurable } else { Operation::Write }, memory)
             }
@@ -183,8 +185,8 @@ impl DirectDrives {
             _ => command.offset_bytes() + cursor.start as u64, // `check` excluded an overflow
         };
         let submitted = Command { operation, offset_bytes, memory, tag: slot as u64 };
-        // SAFETY: the slot's memory lives as long as the arena, which each device holds, and is
-        // left alone until the completion frees the slot.
+        // SAFETY: the slot's memory lives as long as the arena, which each device holds, and is not
+        // touched until the completion frees the slot.
         match unsafe { self.devices[drive].submit(submitted) } {
             Ok(()) => {
                 self.free_slots.pop();
@@ -201,7 +203,7 @@ impl DirectDrives {
         }
     }
 
-    /// Takes what has completed on `drive`, and says how many that were.
+    /// Takes the completions of `drive`; returns how many.
     fn collect(
         &mut self,
         drive: usize,
@@ -241,7 +243,7 @@ impl DirectDrives {
         count
     }
 
-    /// What can be said of a command before it is submitted.
+    /// The checks that need no device.
     fn check(&self, command: &DriveCommand<'_>) -> Result<(), IoError> {
         let len_bytes = match command {
             DriveCommand::Read { into, .. } => into.len() as u64,
@@ -264,16 +266,16 @@ impl Drives for DirectDrives {
         &self.info
     }
 
-    /// A command of several pieces has the status of the first piece that was seen to fail; pieces
-    /// that were not submitted by then are not submitted at all. A drive index that does not exist
-    /// is ENODEV, a place or length that is not whole blocks EINVAL, one beyond the end ENXIO.
+    /// A command of several pieces has the status of the first piece that was seen to fail; its
+    /// remaining pieces are not submitted. A drive index that does not exist is ENODEV, a place or
+    /// length that is not whole blocks EINVAL, one beyond the end ENXIO.
     fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), IoError>> {
         let mut results: Vec<_> = batch.iter().map(|command| self.check(command)).collect();
         let mut cursors = [Cursor::default(); MAX_DRIVES];
         let may_sleep = self.info.iter().any(|info| info.interrupt_driven);
         loop {
             let mut progress = false;
-            // One piece a drive in turn, so that no drive takes all the slots.
+            // One piece per drive in turn, so that no drive takes all the slots.
             loop {
                 let mut submitted = false;
                 for (drive, cursor) in (0..self.devices.len()).zip(&mut cursors) {

@@ -45,7 +45,7 @@ fn shuffled() -> SimConfig {
 }
 
 #[test]
-fn commands_larger_than_a_transfer_and_than_the_arena_arrive_whole() {
+fn commands_larger_than_a_transfer_and_than_the_arena_are_complete() {
     for max_transfer_bytes in [4 << 10, 20 << 10, 1 << 20] {
         let sims = sims(3, &SimConfig { max_transfer_bytes, ..shuffled() });
         let mut drives = direct(&sims);
@@ -119,7 +119,7 @@ fn a_failed_command_stops_being_submitted() {
 }
 
 #[test]
-fn a_drive_that_goes_fails_its_commands_and_the_others_go_on() {
+fn a_lost_drive_fails_its_commands_and_the_others_continue() {
     let sims = sims(2, &SimConfig::default());
     let mut drives = direct(&sims);
     sims[0].remove();
@@ -144,7 +144,7 @@ fn a_power_cut_in_a_batch_ends_it() {
 }
 
 #[test]
-fn commands_that_make_no_sense_fail_alone() {
+fn only_the_invalid_commands_of_a_batch_fail() {
     let sims = sims(1, &SimConfig::default());
     let mut drives = direct(&sims);
     let data = noise(B, 1);

@@ -1,8 +1,8 @@
 //! The drives of this machine, from sysfs: what `stanchion drives` lists when no address is given.
 //!
-//! Two kinds are found: block devices, and NVMe controllers that the kernel sees as no block device
-//! because vfio-pci, a uio driver or no driver has them. Nothing is opened, so no drive is woken
-//! and no privilege is needed; what only an open device can tell is absent.
+//! Two kinds are found: block devices, and NVMe controllers that are not block devices because
+//! vfio-pci, a uio driver or no driver has them. Nothing is opened, so no drive wakes up and no
+//! privilege is needed; what only an open device shows is absent.
 
 use std::fs;
 use std::path::Path;
@@ -16,23 +16,23 @@ use crate::address::pci_function;
 
 /// The unit of sizes in sysfs, whatever the drive's sectors are.
 const SYSFS_SECTOR_BYTES: u64 = 512;
-/// Block devices that are no drives: memory, and media that come and go.
+/// Block devices that are not drives: memory, and removable media.
 const NO_DRIVES: [&str; 4] = ["ram", "zram", "sr", "fd"];
 
-/// What kind of thing a drive is.
+/// The kind of a drive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DriveKind {
     /// A block device of the kernel.
     BlockDevice,
-    /// An NVMe controller that the kernel does not drive.
+    /// An NVMe controller without the kernel's driver.
     NvmeController,
 }
 
 /// One drive.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct HostDrive {
-    /// What to give to `--drive`.
+    /// The address for `--drive`.
     pub address: String,
     /// What it is.
     pub kind: DriveKind,
@@ -44,17 +44,17 @@ pub struct HostDrive {
     pub firmware: Option<String>,
     /// Size in bytes, where the kernel knows it.
     pub capacity_bytes: Option<u64>,
-    /// The NUMA node that it is attached to, where there is more than one or the kernel says so.
+    /// The NUMA node that it is attached to, where there are several or the kernel reports one.
     pub numa_node: Option<u32>,
     /// The PCI function behind it.
     pub pci_address: Option<String>,
     /// The driver of that function, or of the device where there is none; `None` when it has none.
     pub driver: Option<String>,
-    /// Why it cannot be taken.
+    /// Why it cannot be used.
     pub in_use: Vec<Finding>,
 }
 
-/// The drives of the machine whose /sys, /proc and /dev lie below `root`, which is `/` but in
+/// The drives of the machine whose /sys, /proc and /dev lie below `root`, which is `/` except in
 /// tests. What cannot be read is left out.
 pub fn list(root: &Path) -> Vec<HostDrive> {
     let system = System::below(root);

@@ -1,14 +1,14 @@
-//! One pool, one owner: a lock file per pool, on this host, whatever back end drives the pool. And
-//! one per drive that the kernel does not know of, whose device node could be locked otherwise.
+//! One pool, one owner: a lock file for each pool on this host, whatever its back end. And one for
+//! each drive that the kernel does not drive: there is no device node to lock.
 //!
-//! The kernel drops the lock when its holder ends, however it ends. The file's text says who holds
-//! it, for messages only.
+//! The kernel releases the lock when its holder ends, however it ends. The file's text names the
+//! holder, for messages only.
 //!
-//! - An owner removes the file when it closes, while it holds the lock. Somebody may have opened the
-//!   file before and lock it afterwards, when another one has its name: so a lock counts only if the
-//!   file has its name once the lock is held, and until then it is tried anew.
+//! - An owner removes the file when it closes, while it holds the lock. Another process may have
+//!   opened the file before and lock it afterwards, when a new file has its name. So a lock counts
+//!   only if the locked file still has its name; until then locking is repeated.
 //! - The file of readers, and of a process that was killed, stays until the next owner closes: a
-//!   reader that tried whether it is the last one would be in the way of the next.
+//!   reader that checked whether it is the last one would block the next one.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -20,7 +20,7 @@ use uuid::Uuid;
 use crate::address::split_host;
 use crate::error::Error;
 
-/// Where the files lie, but on systems without it.
+/// The directory of the files, except on systems without it.
 pub(crate) const USUAL_DIRECTORY: &str = "/run/lock";
 const PREFIX: &str = "stanchion-";
 const SUFFIX: &str = ".lock";
@@ -30,19 +30,19 @@ pub(crate) fn is_lock_file(name: &str) -> bool {
     name.starts_with(PREFIX) && name.ends_with(SUFFIX)
 }
 
-/// The file of the drive with this canonical address, whatever the host calls itself there.
+/// The file of the drive with this canonical address, whichever host name is in that.
 pub(crate) fn drive_lock_name(address: &str) -> String {
     let (drive, _) = split_host(address);
-    // An NQN may hold what a file name may not.
+    // An NQN may contain characters that a file name may not.
     let hash = xxhash_rust::xxh3::xxh3_128(drive.as_bytes());
     format!("{PREFIX}drive-{hash:032x}{SUFFIX}")
 }
 
-/// The held lock of a pool; dropping it lets go.
+/// The held lock of a pool; dropping it releases the lock.
 #[derive(Debug)]
 pub(crate) struct PoolLock(#[expect(dead_code, reason = "held, not used")] LockFile);
 
-/// The held lock of a drive that SPDK drives; dropping it lets go.
+/// The held lock of an SPDK drive; dropping it releases the lock.
 #[cfg(feature = "spdk")]
 #[derive(Debug)]
 pub(crate) struct DriveLock {
@@ -58,8 +58,8 @@ struct LockFile {
     is_owner: bool,
 }
 
-/// How often a lock file may be removed under us before that is an error: others came and went as
-/// often in between.
+/// How often a lock file may be removed during locking before that is an error: as many other
+/// owners came and went.
 const ATTEMPTS: u32 = 100;
 
 /// What it is locked for.
@@ -72,7 +72,7 @@ pub(crate) enum Sharing {
 }
 
 impl PoolLock {
-    /// Takes the lock of a pool, or says who has it.
+    /// Takes the lock of a pool, or returns an error that names the holder.
     pub(crate) fn take(pool: Uuid, sharing: Sharing) -> Result<PoolLock, Error> {
         LockFile::take(&format!("{PREFIX}{pool}{SUFFIX}"), &format!("pool {pool}"), sharing)
             .map(PoolLock)
@@ -81,16 +81,17 @@ impl PoolLock {
 
 #[cfg(feature = "spdk")]
 impl DriveLock {
-    /// Takes the lock of the drive with this canonical address, or says who has it.
+    /// Takes the lock of the drive with this canonical address, or returns an error that names the
+    /// holder.
     pub(crate) fn take(address: &str, sharing: Sharing) -> Result<DriveLock, Error> {
         let name = drive_lock_name(address);
         let file = LockFile::take(&name, &format!("drive {address}"), sharing)?;
         Ok(DriveLock { path: lock_directory().join(name), _file: file })
     }
 
-    /// A file beside the lock's, for what is to be known of the drive until the next restart. Only
-    /// the lock's owner writes it.
-    pub(crate) fn beside(&self, extension: &str) -> PathBuf {
+    /// A file next to the lock file, for what must be known of the drive until the next restart.
+    /// Only the lock's owner writes it.
+    pub(crate) fn side_file(&self, extension: &str) -> PathBuf {
         self.path.with_extension(extension)
     }
 }
@@ -98,11 +99,11 @@ impl DriveLock {
 impl Drop for LockFile {
     fn drop(&mut self) {
         if self.is_owner && self.has_its_name() {
-            // What cannot be removed stays, as after a kill.
+            // If it cannot be removed, it stays, as after a kill.
             let _ = std::fs::remove_file(&self.path);
         }
-        // A process that was forked from this one, and does not end, has the open file too: closing
-        // it here would leave the pool locked. If this fails, it is as if that were all that we did.
+        // A forked child has the open file too and may live on: closing alone would leave the pool
+        // locked. If this call fails, closing is all that we can do.
         let _ = self.file.unlock();
     }
 }
@@ -133,14 +134,14 @@ impl LockFile {
                     return Err(Error::Busy { what, owner });
                 }
                 Err(TryLockError::Error(e)) => return Err(os("locking", e)),
-                // It was removed while we came: by whoever had it, and is going.
+                // It was removed meanwhile, by an owner that is closing.
                 Ok(()) | Err(TryLockError::WouldBlock) => {}
             }
         }
-        Err(os("locking", std::io::Error::other("it is removed again and again")))
+        Err(os("locking", std::io::Error::other("other processes keep removing it")))
     }
 
-    /// Whether the file that we have open is the one with its name.
+    /// Whether the file that we have open still has its name.
     fn has_its_name(&self) -> bool {
         match (self.file.metadata(), std::fs::metadata(&self.path)) {
             (Ok(ours), Ok(named)) => (ours.dev(), ours.ino()) == (named.dev(), named.ino()),
@@ -148,7 +149,7 @@ impl LockFile {
         }
     }
 
-    /// Says in the file who holds it. Only for messages of others: the lock holds without it.
+    /// Writes the holder into the file, for other processes' messages: the lock works without it.
     fn signed(mut self) -> LockFile {
         let file = &mut self.file;
         let _ = file
@@ -158,7 +159,7 @@ impl LockFile {
         self
     }
 
-    /// Who holds a file that could not be locked. Nothing of it is let go.
+    /// The holder of a file that could not be locked. The file stays as it is.
     fn into_owner(self) -> String {
         let mut owner = String::new();
         // Only for the message: what cannot be read is left out.
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_removes_the_file_and_nobody_else() {
+    fn only_the_owner_removes_the_file() {
         let pool = Uuid::now_v7();
         let path = lock_directory().join(format!("stanchion-{pool}.lock"));
         let reader = PoolLock::take(pool, Sharing::Shared).unwrap();

@@ -1,4 +1,4 @@
-//! The lock files of pools and drives, for people: who holds them. Nothing is locked to find out.
+//! The lock files of pools and drives, and their holders, for people. Takes no lock.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,11 +12,11 @@ use super::sysfs::{DeviceNumber, System, names, read_line};
 pub struct LockFileEntry {
     /// Where it lies.
     pub path: PathBuf,
-    /// Who held it last, by its own text.
+    /// Who held it last, from the file's text.
     pub last_owner: Option<String>,
-    /// Whoever holds it now, as far as the kernel shows it; nobody as a rule: the files stay.
+    /// Who holds it now, as far as the kernel shows; usually none: the files stay.
     pub holders: Vec<String>,
-    /// Whether it is held, and by ended processes only: what they had in flight is not over.
+    /// Whether only ended processes hold it: their I/O in flight is not over.
     pub is_stale: bool,
 }
 
@@ -37,7 +37,7 @@ fn entry(system: &System, path: PathBuf) -> Option<LockFileEntry> {
     Some(LockFileEntry { last_owner: read_line(&path), path, holders, is_stale })
 }
 
-/// The holders of the lock of a drive that SPDK drives, by its canonical address.
+/// The holders of the lock of an SPDK drive, by its canonical address.
 pub fn drive_lock_holders(root: &Path, address: &str) -> Vec<String> {
     let system = System::below(root);
     let path = system.path(lock::USUAL_DIRECTORY).join(lock::drive_lock_name(address));

@@ -1,5 +1,6 @@
-//! What /sys, /proc and the machine say about drives, and what may be changed there: which drives
-//! there are, who has them, which driver drives them. No drive is opened for I/O here.
+//! What /sys, /proc and the machine report about drives: which drives there are, which processes
+//! use them, which drivers they have; and how to change the driver. No drive is opened for I/O
+//! here.
 
 pub mod binding;
 pub mod inventory;

@@ -1,6 +1,6 @@
 //! PCI functions of NVMe controllers as sysfs shows them: driver, IOMMU group, namespaces, users.
 //!
-//! Everything is read anew when it is asked for: a function changes its driver while we look.
+//! Every call reads again: a function's driver may change meanwhile.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ const NVME_CLASS: &str = "0x010802";
 const BRIDGE_CLASS: &str = "0x06";
 /// The kernel's own driver.
 pub const KERNEL_DRIVER: &str = "nvme";
-/// Drivers that leave a PCI function to a program of user space.
+/// Drivers that leave a PCI function to a user-space program.
 const USER_SPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 
 /// Whether a driver of that name leaves its device to SPDK.
@@ -23,12 +23,12 @@ pub fn is_user_space_driver(driver: &str) -> bool {
     USER_SPACE_DRIVERS.contains(&driver)
 }
 
-/// The functions that an IOMMU can only keep apart from others together.
+/// The functions that an IOMMU can only separate from others as one group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IommuGroup {
     /// Its number.
     pub number: u32,
-    /// How the IOMMU treats the DMA of drivers of the kernel: "DMA", "DMA-FQ", "identity".
+    /// How the IOMMU handles the DMA of kernel drivers: "DMA", "DMA-FQ", "identity".
     pub kind: Option<String>,
     /// The other devices in it, with their drivers, without bridges.
     pub others: Vec<(String, Option<String>)>,
@@ -51,7 +51,7 @@ pub struct NvmeFunction {
     pub driver: Option<String>,
     /// Absent where the machine has no IOMMU, or does not use it.
     pub iommu_group: Option<IommuGroup>,
-    /// The NUMA node, where the machine tells.
+    /// The NUMA node, where the machine reports it.
     pub numa_node: Option<u32>,
     /// Serial number; the kernel knows it while its own driver has the function.
     pub serial: Option<String>,
@@ -64,12 +64,12 @@ pub struct NvmeFunction {
 }
 
 impl NvmeFunction {
-    /// What people call it: its serial, or its place where nobody knows the serial.
+    /// Its name in messages: the serial, or a placeholder.
     pub fn serial_text(&self) -> &str {
         self.serial.as_deref().unwrap_or("serial unknown")
     }
 
-    /// Whether a program of user space may have it.
+    /// Whether a user-space program may have it.
     pub fn is_for_user_space(&self) -> bool {
         self.driver.as_deref().is_some_and(is_user_space_driver)
     }
@@ -86,7 +86,7 @@ pub(crate) fn is_nvme(dir: &Path) -> bool {
 }
 
 pub(crate) fn numa_node(dir: &Path) -> Option<u32> {
-    // -1 where the machine does not tell.
+    // -1 where the machine does not report it.
     read_line(&dir.join("numa_node"))?.parse().ok()
 }
 
@@ -98,8 +98,8 @@ pub(crate) fn file_name(path: &Path) -> Option<String> {
     Some(path.file_name()?.to_str()?.to_owned())
 }
 
-/// The directory of the PCI function that a device hangs below: the last one on its path, as those
-/// before it are bridges.
+/// The directory of the PCI function above a device: the last one on its path, as those before it
+/// are bridges.
 pub(crate) fn pci_dir(dir: &Path) -> Option<PathBuf> {
     let mut ancestors = dir.ancestors();
     let found = ancestors.find(|dir| file_name(dir).is_some_and(|n| pci_function(&n).is_some()))?;
@@ -126,11 +126,11 @@ pub fn nvme_functions(root: &Path) -> Vec<String> {
     names(&dir).into_iter().filter(|name| is_nvme(&dir.join(name))).collect()
 }
 
-/// Reads what is known of an NVMe controller.
+/// Reads the properties of an NVMe controller.
 ///
 /// # Errors
-/// [`Error::DriveNotFound`] where there is no such function; [`Error::Usage`] when it is no NVMe
-/// controller.
+/// [`Error::DriveNotFound`] where there is no such function; [`Error::Usage`] when it is not an
+/// NVMe controller.
 pub fn nvme_function(root: &Path, address: &str) -> Result<NvmeFunction, Error> {
     let system = System::below(root);
     let dir = fs::canonicalize(function_dir(&system, address)).map_err(|_| {
@@ -164,14 +164,14 @@ fn iommu_group(system: &System, dir: &Path, address: &str) -> Option<IommuGroup>
     let others = names(&group.join("devices")).into_iter().filter(|name| name != address);
     let others = others.filter_map(|name| {
         let dir = function_dir(system, &name);
-        // The kernel lets bridges stay with their driver: they start no DMA of their own.
+        // The kernel lets bridges keep their driver: they start no DMA of their own.
         let is_bridge = read_line(&dir.join("class")).is_some_and(|c| c.starts_with(BRIDGE_CLASS));
         (!is_bridge).then(|| (name, driver(&dir)))
     });
     Some(IommuGroup { number, kind: read_line(&group.join("type")), others: others.collect() })
 }
 
-/// Block devices whose function this is.
+/// The block devices of this function.
 fn namespaces(system: &System, function: &Path) -> Vec<BlockDevice> {
     let block = system.path("/sys/block");
     let found = names(&block).into_iter().filter_map(|name| {
@@ -185,7 +185,7 @@ fn namespaces(system: &System, function: &Path) -> Vec<BlockDevice> {
     found.collect()
 }
 
-/// The other controllers through which the machine reaches a namespace.
+/// The other controllers that give access to a namespace.
 pub(crate) fn other_paths(system: &System, device: &BlockDevice, function: &str) -> Vec<String> {
     let Some(dir) = system.block_dir(device.number) else { return Vec::new() };
     let device = dir.join("device");
@@ -195,10 +195,10 @@ pub(crate) fn other_paths(system: &System, device: &BlockDevice, function: &str)
     functions.filter(|found| found != function).collect()
 }
 
-/// The NVMe controller behind an address: its PCI function's address.
+/// The PCI function address of the NVMe controller that an address names.
 ///
 /// # Errors
-/// [`Error::Usage`] for an address that is behind no NVMe controller of this machine;
+/// [`Error::Usage`] for an address that does not lead to an NVMe controller of this machine;
 /// [`Error::DriveNotFound`].
 pub fn function_of(root: &Path, address: &DriveAddress) -> Result<String, Error> {
     let system = System::below(root);
@@ -209,7 +209,7 @@ pub fn function_of(root: &Path, address: &DriveAddress) -> Result<String, Error>
             None => Err(no_function("it is reached over a network, not through a PCI function")),
         },
         DriveAddress::Path(path) => {
-            // Links as in /dev/disk/by-id lead to the device's own name.
+            // Symbolic links such as /dev/disk/by-id are resolved to the device's own name.
             let path = std::path::absolute(path)
                 .and_then(|path| fs::canonicalize(system.path(&path.display().to_string())))
                 .map_err(|_| {
@@ -238,7 +238,7 @@ pub fn function_of(root: &Path, address: &DriveAddress) -> Result<String, Error>
     }
 }
 
-/// Processes that have the controller or anything of it open, as far as /proc shows them.
+/// Processes that have the controller or a part of it open, as far as /proc shows them.
 pub(crate) fn users(system: &System, function: &NvmeFunction) -> Vec<LockOwner> {
     let mut nodes: Vec<String> =
         function.namespaces.iter().map(|device| format!("/dev/{}", device.name)).collect();
@@ -254,7 +254,7 @@ pub(crate) fn users(system: &System, function: &NvmeFunction) -> Vec<LockOwner> 
         }
         let dir = function_dir(system, &function.address);
         nodes.extend(names(&dir.join("uio")).iter().map(|name| format!("/dev/{name}")));
-        // A container, or a mode without IOMMU, has names of its own.
+        // A container, or the mode without an IOMMU, has other names.
         nodes.extend(names(&dir.join("vfio-dev")).iter().map(|n| format!("/dev/vfio/devices/{n}")));
     }
     system.processes_with_open(&nodes)

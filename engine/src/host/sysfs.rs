@@ -1,17 +1,17 @@
-//! What the kernel tells about block devices, locks, mounts and swap in /sys and /proc.
+//! What the kernel reports about block devices, locks, mounts and swap in /sys and /proc.
 //!
-//! Everything is read below a root directory, so that tests can make a tree of their own. Files
-//! come and go while they are read: what cannot be read is absent, never an error. Whoever needs
-//! certainty asks the kernel by opening the device exclusively.
+//! Everything is read below a root directory, so that tests can make their own tree. Files come and
+//! go during a read: what cannot be read is absent, never an error. A caller that needs certainty
+//! opens the device exclusively.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long, and how often, one looks whether the kernel is done with what an ended process had in
-/// flight. That is tens of milliseconds as a rule; but a kernel with lazy RCU may leave the end of an
-/// io_uring to its next sweep, ten seconds later.
+/// How long to wait until the kernel has finished the I/O of an ended process. Usually that is tens
+/// of milliseconds; but a kernel with lazy RCU may leave the end of an io_uring to its next sweep,
+/// ten seconds later.
 pub(crate) const LINGER: Duration = Duration::from_secs(30);
 pub(crate) const LINGER_LOOK: Duration = Duration::from_millis(5);
 
@@ -34,7 +34,7 @@ impl DeviceNumber {
     }
 }
 
-/// Somebody who holds a lock on a file or a device node.
+/// A process that holds a lock on a file or a device node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LockOwner {
     pub(crate) pid: u32,
@@ -51,20 +51,20 @@ impl std::fmt::Display for LockOwner {
     }
 }
 
-/// Who is in the way of a lock.
+/// What kind of processes hold a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Holders {
-    /// Nobody any more, or nobody that this pid namespace shows.
+    /// None any more, or none that this pid namespace shows.
     Unknown,
-    /// Processes that were killed and have left their lock to what they had in flight: when the
-    /// kernel is done with that, and not before, others may write.
+    /// Processes that were killed and whose I/O in flight still holds the lock: only when the
+    /// kernel has finished that may others write.
     Ended,
-    /// A process that runs is among them.
+    /// At least one of them is a running process.
     Alive,
 }
 
 impl Holders {
-    /// Whether all that is in the way is what ended processes have left.
+    /// Whether only the I/O of ended processes holds the lock.
     pub(crate) fn has_only_ended(self) -> bool {
         self == Holders::Ended
     }
@@ -114,7 +114,7 @@ impl System {
     /// Mounted file systems: the device number, the source and where it is mounted.
     pub(crate) fn mounts(&self) -> Vec<Mount> {
         let mut mounts = Vec::new();
-        // A container sees only its own mounts; those of process 1 are the host's where pids are shared.
+        // A container sees only its own mounts; process 1 shows the host's where pids are shared.
         for process in ["self", "1"] {
             let path = self.path(&format!("/proc/{process}/mountinfo"));
             let text = fs::read_to_string(path).unwrap_or_default();
@@ -133,7 +133,7 @@ impl System {
         text.lines().skip(1).filter_map(|line| Some(unescape(line.split(' ').next()?))).collect()
     }
 
-    /// Whoever holds a lock of any kind on an inode, as far as this pid namespace shows it.
+    /// The processes with a lock of any kind on an inode, as far as this pid namespace shows them.
     pub(crate) fn lock_owners(&self, device: DeviceNumber, inode: u64) -> Vec<LockOwner> {
         let text = fs::read_to_string(self.path("/proc/locks")).unwrap_or_default();
         let wanted = format!("{:02x}:{:02x}:{inode}", device.major, device.minor);
@@ -147,8 +147,7 @@ impl System {
             };
             if owners.iter().all(|owner| owner.pid != pid) {
                 let comm = read_line(&self.path(&format!("/proc/{pid}/comm")));
-                let command =
-                    comm.unwrap_or_else(|| "an ended process, whose last I/O goes on".into());
+                let command = comm.unwrap_or_else(|| "an ended process with I/O in flight".into());
                 owners.push(LockOwner { pid, command });
             }
         }
@@ -191,16 +190,16 @@ impl System {
         pids.filter(has_one).map(owner).collect()
     }
 
-    /// Writes a sysfs attribute, or what stands for it in a test's tree.
+    /// Writes a sysfs attribute, or its file in a test's tree.
     pub(crate) fn write(&self, absolute: &str, text: &str) -> std::io::Result<()> {
         use std::io::Write as _;
-        // Never made where it is missing: sysfs would refuse, and so does a tree of a test.
+        // Never creates it: sysfs would refuse, and so does a tree of a test.
         let mut file =
             fs::OpenOptions::new().write(true).truncate(true).open(self.path(absolute))?;
         file.write_all(text.as_bytes())
     }
 
-    /// Whether a process runs no more, even if nobody has asked for its exit status yet.
+    /// Whether a process has ended, even if its exit status was not collected yet.
     fn has_ended(&self, pid: u32) -> bool {
         let Some(stat) = read_line(&self.path(&format!("/proc/{pid}/stat"))) else { return true };
         // PID (COMMAND) STATE ...; a command may have parentheses, too.
@@ -252,7 +251,7 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// The trimmed text of a small file, if there is one and it says anything.
+/// The trimmed text of a small file, if it exists and is not empty.
 pub(crate) fn read_line(path: &Path) -> Option<String> {
     let text = fs::read(path).ok()?;
     // Serial and model numbers are padded with spaces, and some devices pad with NUL.
@@ -287,7 +286,7 @@ pub(crate) fn partition_dirs(disk_dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Whether it is but one path to a multipath namespace: only the namespace itself can be opened.
+/// Whether it is only one path to a multipath namespace: only the namespace itself can be opened.
 pub(crate) fn is_hidden(block_dir: &Path) -> bool {
     read_line(&block_dir.join("hidden")).is_some_and(|hidden| hidden != "0")
 }
@@ -301,7 +300,8 @@ pub(crate) fn volatile_cache(block_dir: &Path) -> Option<bool> {
     }
 }
 
-/// A block device's own serial number or world-wide name; a partition's is its disk's and its number.
+/// A block device's own serial number or world-wide name; for a partition, its disk's and its
+/// number.
 pub(crate) fn serial(block_dir: &Path) -> Option<String> {
     let disk = disk_dir(block_dir);
     let files = ["device/serial", "serial", "wwid", "device/wwid"];
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(owners[0].to_string(), "trainer (pid 42)");
     }
     #[test]
-    fn the_ended_are_told_from_the_living() {
+    fn ended_processes_are_distinguished_from_running_ones() {
         let root = tempfile::tempdir().unwrap();
         let process = root.path().join("proc/42");
         fs::create_dir_all(&process).unwrap();
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(system.lock_holders(at, 77), Holders::Ended);
         fs::remove_dir_all(process).unwrap();
         assert_eq!(system.lock_holders(at, 77), Holders::Ended);
-        // The lock goes while it is waited for.
+        // The lock is released during the wait.
         let waits = std::thread::spawn(move || {
             system.outlast_ended_holders(at, 77);
             system.lock_holders(at, 77)

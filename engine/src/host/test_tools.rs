@@ -1,4 +1,4 @@
-//! What tests of several modules need: loop devices and mounts.
+//! What tests of several modules use: loop devices and mounts.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,7 +37,7 @@ impl LoopDevice {
         let file = file.to_str().unwrap();
         let arguments = [options, &["--nooverlap", "--find", "--show", file]].concat();
         let device = LoopDevice(tool("losetup", &arguments)?.into());
-        // A test that was killed may have left the partition that it made.
+        // A killed test may have left the partition that it made.
         device.remove_partition();
         Some(device)
     }

@@ -1,11 +1,10 @@
 //! An arena: cuts one region into buffers. Control path only: it locks and allocates.
 //!
 //! - Buffers start and end at block boundaries and never overlap.
-//! - A range is handed out again only when its [`Buffer`] is dropped, no table has it registered,
-//!   and no request in flight names it. Until then it waits in limbo, which the next allocation
-//!   looks through.
-//! - [`BufferUsage`] tells. Whoever makes a buffer reachable for a device calls `begin` before the
-//!   device can know, and `end` when it can no longer touch it: a session around its ring (submit to
+//! - A range is allocated again only when its [`Buffer`] is dropped, no table has it registered,
+//!   and no request in flight names it. Until then it waits in limbo; each allocation checks limbo.
+//! - [`BufferUsage`] keeps the count. Code that makes a buffer reachable for a device calls `begin`
+//!   first, and `end` when the device can no longer touch it: a session around its ring (submit to
 //!   completion), a reactor around its commands (accept to completion). Each does so for itself.
 
 #![allow(unsafe_code)]
@@ -21,13 +20,13 @@ use crate::error::Error;
 use crate::limits::BLOCK_BYTES;
 use crate::units::round_up;
 
-/// Hands out ranges of one region.
+/// Allocates ranges of one region.
 #[derive(Clone)]
 pub struct Arena {
     memory: Arc<ArenaMemory>,
 }
 
-/// A region and which parts of it are handed out; shared by the arena and its buffers.
+/// A region and its allocated ranges; shared by the arena and its buffers.
 struct ArenaMemory {
     region: Arc<Region>,
     ranges: Mutex<Ranges>,
@@ -47,7 +46,7 @@ impl Range {
 
 #[derive(Default)]
 struct Ranges {
-    /// By offset; no two touch.
+    /// By offset; no two are adjacent.
     free: Vec<Range>,
     limbo: Vec<(Range, Arc<BufferUsage>)>,
 }
@@ -102,7 +101,7 @@ impl Ranges {
 }
 
 impl Arena {
-    /// All of the region, free. Nobody else may hand out parts of it.
+    /// All of the region, free. No other code may allocate from it.
     pub fn new(region: Arc<Region>) -> Arena {
         let all = Range { offset_bytes: 0, len_bytes: region.len_bytes() };
         let ranges = Mutex::new(Ranges { free: vec![all], limbo: Vec::new() });
@@ -114,7 +113,7 @@ impl Arena {
         &self.memory.region
     }
 
-    /// A buffer of `len_bytes`, rounded up to whole blocks. Its bytes are those that were there.
+    /// A buffer of `len_bytes`, rounded up to whole blocks. Its old bytes are not cleared.
     ///
     /// # Errors
     /// [`Error::Usage`] for no bytes at all; [`Error::Environment`] when no free range is large
@@ -122,14 +121,14 @@ impl Arena {
     pub fn alloc(&self, len_bytes: u64) -> Result<Buffer, Error> {
         let rounded = round_up(len_bytes, BLOCK_BYTES).filter(|&rounded| rounded != 0);
         let Some(len_bytes) = rounded else {
-            return Err(Error::Usage(format!("a buffer of {len_bytes} bytes does not fit")));
+            return Err(Error::Usage(format!("a buffer of {len_bytes} bytes cannot be allocated")));
         };
         let mut ranges = self.memory.lock();
         ranges.empty_limbo();
         let Some(offset_bytes) = ranges.take(len_bytes) else {
             let free = ranges.free.iter().map(|range| range.len_bytes);
             return Err(Error::Environment(format!(
-                "buffer memory: {len_bytes} bytes in one piece are needed; {} of {} bytes are free, \
+                "buffer memory: {len_bytes} bytes in one piece were requested; {} of {} bytes are free, \
                  the largest piece has {}; free buffers, or open with more memory",
                 free.clone().sum::<u64>(),
                 self.memory.region.len_bytes(),
@@ -142,7 +141,7 @@ impl Arena {
         Ok(Buffer { memory: Arc::clone(&self.memory), range, usage })
     }
 
-    /// Bytes that could be handed out now, in however many pieces.
+    /// Bytes that could be allocated now, in however many pieces.
     #[cfg(any(test, feature = "internals"))]
     pub fn free_bytes(&self) -> u64 {
         let mut ranges = self.memory.lock();
@@ -158,7 +157,7 @@ impl fmt::Debug for Arena {
 }
 
 impl ArenaMemory {
-    /// The lists are whole at every point where a panic could strike, so a poisoned lock is usable.
+    /// The lists are complete wherever a panic could occur, so a poisoned lock can still be used.
     fn lock(&self) -> MutexGuard<'_, Ranges> {
         self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -187,12 +186,12 @@ impl Buffer {
         self.range.len_bytes
     }
 
-    /// Who may still touch it.
+    /// The count of its users.
     pub fn usage(&self) -> &Arc<BufferUsage> {
         &self.usage
     }
 
-    /// What a [`super::BufferTable`] needs to list it.
+    /// The entry for a [`super::BufferTable`].
     pub fn registration(&self) -> Registration {
         Registration::new(
             Arc::clone(&self.memory.region),
@@ -202,7 +201,8 @@ impl Buffer {
         )
     }
 
-    /// The first byte. Valid as long as the buffer; dereferencing is the caller's argument to make.
+    /// The first byte. Valid as long as the buffer; a caller that dereferences it argues why that
+    /// is sound.
     pub fn as_ptr(&self) -> NonNull<u8> {
         // SAFETY: the range lies within the region: `Arena::new` started with exactly that.
         unsafe { self.memory.region.base().add(self.range.offset_bytes as usize) }
@@ -216,9 +216,10 @@ impl Buffer {
     /// [`Error::Usage`] while a request in flight names the buffer.
     pub fn as_slice(&self) -> Result<&[u8], Error> {
         self.require_idle()?;
-        // SAFETY: mapped, initialised (a memfd is zeroed), owned by this buffer alone, and no device
-        // touches it: whoever lets one do so calls `begin` first, and nobody has, as was checked. A
-        // session that submits for its caller borrows the buffer mutably, which ends this borrow.
+        // SAFETY: mapped, initialised (a memfd is zeroed), owned by this buffer alone, and no
+        // device touches it: code that lets one do so calls `begin` first, and the check showed
+        // that none has. A session that submits for its caller borrows the buffer mutably, which
+        // ends this borrow.
         Ok(unsafe { std::slice::from_raw_parts(self.as_ptr().as_ptr(), self.len()) })
     }
 

@@ -1,8 +1,8 @@
 //! A region: one mapping of huge pages in a memfd, shared with other processes by its descriptor.
 //!
-//! - Every page is touched when the region is made, so that no page fault, and no failure to find
-//!   a page, can happen later.
-//! - The size is sealed: nobody who gets the descriptor can truncate it under a running transfer.
+//! - Every page is touched when the region is made, so that no page fault, and no lack of pages,
+//!   can occur later.
+//! - The size is sealed: a holder of the descriptor cannot truncate it during a transfer.
 //! - The mapping lives as long as the last `Arc<Region>`; devices and sessions each hold one.
 
 #![allow(unsafe_code)]
@@ -22,21 +22,21 @@ use crate::units::{is_block_aligned, round_up};
 /// The huge page size that the engine uses.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// Which pages a region is made of. What was really used is told by [`Region::is_huge`].
+/// The pages that a region is made of. [`Region::is_huge`] returns what was used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HugePages {
     /// Huge pages or an error.
     Required,
-    /// Huge pages, or ordinary ones when there are none; the caller says so to its user.
+    /// Huge pages, or ordinary ones when there are none; the caller reports that to its user.
     Preferred,
     /// Ordinary pages.
     Off,
 }
 
-/// One mapped region, or memory that somebody else mapped.
+/// One mapped region, or memory that the caller mapped.
 pub struct Region {
     id: u64,
-    /// None for memory of somebody else's.
+    /// None for memory of the caller's.
     memfd: Option<OwnedFd>,
     base: NonNull<u8>,
     len_bytes: u64,
@@ -60,12 +60,12 @@ impl fmt::Debug for Region {
 }
 
 impl Region {
-    /// Maps at least `len_bytes` of zeroed memory, rounded up to whole huge pages (also where
-    /// ordinary pages are used, so that both kinds behave alike).
+    /// Maps at least `len_bytes` of zeroed memory, rounded up to whole huge pages (also for
+    /// ordinary pages, so that both kinds behave alike).
     ///
     /// # Errors
-    /// [`Error::Environment`] when huge pages are required and the kernel has too few; the text says
-    /// how to reserve them. [`Error::Os`] when memory cannot be had at all.
+    /// [`Error::Environment`] when huge pages are required and the kernel has too few; the text
+    /// says how to reserve them. [`Error::Os`] when memory is not available at all.
     pub fn new(len_bytes: u64, pages: HugePages) -> Result<Region, Error> {
         let Some(len_bytes) = round_up(len_bytes.max(1), HUGE_PAGE_BYTES) else {
             return Err(Error::Usage(format!("a region of {len_bytes} bytes is too large")));
@@ -89,7 +89,7 @@ impl Region {
     /// for small things that no device touches, such as rings.
     ///
     /// # Errors
-    /// [`Error::Os`] when the memory cannot be had.
+    /// [`Error::Os`] when the memory is not available.
     pub fn ordinary(len_bytes: u64) -> Result<Region, Error> {
         let Some(len_bytes) = round_up(len_bytes.max(1), BLOCK_BYTES) else {
             return Err(Error::Usage(format!("a region of {len_bytes} bytes is too large")));
@@ -97,14 +97,14 @@ impl Region {
         Region::map(len_bytes, false)
     }
 
-    /// Memory that somebody else mapped, as a region: whole blocks of it.
+    /// Memory that the caller mapped, as a region: whole blocks of it.
     ///
     /// # Errors
     /// [`Error::Usage`] when it does not start and end on a block, or is empty.
     ///
     /// # Safety
-    /// As long as the region lives, all of the memory stays mapped for reading, and for writing where
-    /// an entry reads into it, and no Rust reference reaches it other than those that the region's
+    /// As long as the region lives, all of the memory stays mapped for reading, and for writing
+    /// where an entry reads into it, and the only Rust references to it are those that the region's
     /// buffers lend.
     pub unsafe fn foreign(base: NonNull<u8>, len_bytes: u64) -> Result<Region, Error> {
         let address = base.as_ptr() as u64;
@@ -124,9 +124,9 @@ impl Region {
     /// Maps the whole region that another process made, from the descriptor that it sent.
     ///
     /// # Errors
-    /// [`Error::Environment`] when the descriptor is no memfd whose size is sealed: its owner could
-    /// shorten it, and the next access here would end in SIGBUS. [`Error::Os`] when it cannot be
-    /// mapped.
+    /// [`Error::Environment`] when the descriptor is not a memfd with a sealed size: its owner
+    /// could truncate it, and the next access here would end in SIGBUS. [`Error::Os`] when it
+    /// cannot be mapped.
     pub fn from_memfd(memfd: OwnedFd) -> Result<Region, Error> {
         // SAFETY: plain call on a descriptor that we own.
         let seals = unsafe { libc::fcntl(memfd.as_raw_fd(), libc::F_GET_SEALS) };
@@ -153,7 +153,7 @@ impl Region {
         if fd < 0 {
             return Err(Error::last_os("memfd_create"));
         }
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor was just made and has no other owner.
         let memfd = unsafe { OwnedFd::from_raw_fd(fd) };
         let length = libc::off_t::try_from(len_bytes)
             .map_err(|_| Error::Usage(format!("a region of {len_bytes} bytes is too large")))?;
@@ -251,12 +251,13 @@ impl Drop for Region {
         if self.memfd.is_none() {
             return;
         }
-        // SAFETY: `map_memfd` made this mapping with this length, and nobody holds the region any more.
+        // SAFETY: `map_memfd` made this mapping with this length, and there is no other holder any
+        // more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len_bytes as usize) };
     }
 }
 
-/// The size of the pages of the mapping that starts at or before `address`, if the kernel tells.
+/// The page size of the mapping that starts at or before `address`, if the kernel reports it.
 fn page_bytes(address: u64) -> Option<u64> {
     let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
     let mut inside = false;
@@ -290,7 +291,7 @@ mod tests {
         assert_eq!(region.len_bytes(), HUGE_PAGE_BYTES);
         assert!(!region.is_huge());
         let last = region.at(HUGE_PAGE_BYTES - 1, 1).unwrap();
-        // SAFETY: inside the mapping, and nobody else knows the region.
+        // SAFETY: inside the mapping, and no other code knows the region.
         assert_eq!(unsafe { last.read() }, 0);
         assert!(region.at(HUGE_PAGE_BYTES, 1).is_none());
         assert!(region.at(u64::MAX, 2).is_none());
@@ -331,7 +332,7 @@ mod tests {
         // SAFETY: a valid C string; the call makes a new descriptor or fails.
         let fd = unsafe { libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING) };
         assert!(fd >= 0);
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor was just made and has no other owner.
         let memfd = unsafe { OwnedFd::from_raw_fd(fd) };
         assert!(matches!(Region::from_memfd(memfd), Err(Error::Environment(_))));
     }
@@ -340,7 +341,8 @@ mod tests {
     fn foreign_memory_is_whole_blocks_and_stays_its_owners() {
         let owner = Region::new(1, HugePages::Off).unwrap();
         let at = |offset| owner.at(offset, 0).unwrap();
-        // SAFETY: the owner outlives every region made here, and nobody has a reference.
+        // SAFETY: the owner outlives every region made here, and there is no reference to its
+        // memory.
         let make = |offset, len_bytes| unsafe { Region::foreign(at(offset), len_bytes) };
         for (offset, len_bytes) in [(1, 4096), (0, 1), (0, 0), (4096, u64::MAX - 4095)] {
             assert!(matches!(make(offset, len_bytes), Err(Error::Usage(_))));
@@ -354,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_the_page_size() {
+    fn the_kernel_reports_the_page_size() {
         let region = Region::new(1, HugePages::Off).unwrap();
         let address = region.base().as_ptr() as u64;
         assert_eq!(page_bytes(address), Some(4096));

@@ -1,9 +1,9 @@
 //! A span: some bytes of a region that a transfer or a checksum is using.
 //!
-//! A span holds its region, so the mapping outlives the work on it: a drive's queue slot keeps
-//! the span of each command until that command's completion. Spans of one entry never overlap
-//! with those of another by the rules of the ring; a trainer that breaks the rules (it can: the
-//! memory is its own) spoils its own bytes, which the checksum then shows.
+//! A span holds its region, so the mapping outlives the work on it: a drive's queue slot keeps the
+//! span of each command until that command's completion. By the rules of the ring, spans of
+//! different entries never overlap. A trainer that breaks the rules (it can: the memory is its own)
+//! damages only its own bytes, and the checksum detects that.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crate::limits::BLOCK_BYTES;
 use crate::memory::Region;
 
-/// Memory for one command. Plain pointer and length: who owns it is the reactor's business.
+/// Memory for one command. Plain pointer and length: the reactor decides who owns it.
 #[derive(Clone, Copy, Debug)]
 pub struct DmaSlice {
     /// The first byte; block aligned.
@@ -77,10 +77,10 @@ impl Span {
         DmaSlice { address: self.start(), len_bytes: self.len_bytes }
     }
 
-    /// The bytes, to be read.
+    /// The bytes, for reading.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping is alive (we hold the region) and the range was checked by `new`. In
-        // this process nobody writes it meanwhile: a `Buffer` with an entry in flight gives no
+        // SAFETY: the mapping is alive (we hold the region) and the range was checked by `new`. No
+        // thread of this process writes it meanwhile: a `Buffer` with an entry in flight gives no
         // mutable slice, and drives write only what a read command named, before its completion.
         unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.len_bytes as usize) }
     }

@@ -1,11 +1,11 @@
 //! The buffers that a session may name in requests, by key. Owned by the session's one reactor,
 //! which changes it on control messages: no locks.
 //!
-//! - A key is a slot and the number of times that the slot was used, so a key of a buffer that is
-//!   gone finds nothing, not its successor. No key is 0. The number has 16 bits; slots are reused
-//!   oldest first, so a stale key can meet its own number again only after 65 535 registrations in
-//!   its slot, and even then only a buffer of the same session.
-//! - Capacity is fixed and allocated at the start. Looking up never allocates, blocks or panics.
+//! - A key consists of a slot and the number of times that the slot was used, so a stale key finds
+//!   nothing, not the next buffer. No key is 0. The number has 16 bits, and slots are reused oldest
+//!   first: a stale key can match again only after 65 535 registrations in its slot, and then only
+//!   a buffer of the same session.
+//! - Capacity is fixed and allocated at the start. A lookup never allocates, blocks or panics.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::{BufferUsage, Region};
 
-/// A buffer as a table lists it.
+/// A buffer's entry in a table.
 pub struct Registration {
     region: Arc<Region>,
     offset_bytes: u64,
@@ -50,7 +50,7 @@ impl Registration {
         self.len_bytes
     }
 
-    /// For `begin` when a request is accepted, and a clone to `end` it with.
+    /// To call `begin` when a request is accepted; a clone to call `end` later.
     pub fn usage(&self) -> &Arc<BufferUsage> {
         &self.usage
     }
@@ -109,7 +109,7 @@ impl BufferTable {
         }
     }
 
-    /// Lists a buffer; its key.
+    /// Adds a buffer; returns its key.
     ///
     /// # Errors
     /// Gives the registration back when the table is full.
@@ -129,7 +129,7 @@ impl BufferTable {
         slot.registration.as_ref().filter(|_| slot.tag == tag)
     }
 
-    /// Forgets a buffer: no request can name it any more; those in flight go on. False when the key
+    /// Removes a buffer: no new request can name it; those in flight continue. False when the key
     /// names none.
     pub fn remove(&mut self, key: u32) -> bool {
         if self.lookup(key).is_none() {

@@ -1,8 +1,9 @@
-//! Who may still touch a buffer.
+//! Counts who may still touch a buffer.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Who may still touch a buffer. Shared by the buffer, the tables that list it, and requests.
+/// Counts who may still touch a buffer. Shared by the buffer, the tables that list it, and
+/// requests.
 #[derive(Debug, Default)]
 pub struct BufferUsage {
     in_flight: AtomicU32,
@@ -16,9 +17,10 @@ impl BufferUsage {
         debug_assert!(before < u32::MAX);
     }
 
-    /// A request that began is over: no device can touch the buffer for its sake. Never blocks.
+    /// A request ended: no device touches the buffer for it any more. Never blocks.
     pub fn end(&self) {
-        // Release: what the device and the reactor did comes before whoever finds it idle.
+        // Release: the work of the device and the reactor comes before the check that finds it
+        // idle.
         let before = self.in_flight.fetch_sub(1, Ordering::Release);
         debug_assert!(before > 0, "more requests ended than began");
     }
@@ -37,7 +39,7 @@ impl BufferUsage {
         debug_assert!(before > 0, "more removed than registered");
     }
 
-    /// Whether nobody can reach the buffer any more. Tables are asked first: a reactor begins
+    /// Whether no request can reach the buffer any more. Tables are checked first: a reactor begins
     /// requests only while its table has the buffer, so after that no new one can appear.
     pub(super) fn is_unreachable(&self) -> bool {
         self.registered.load(Ordering::Acquire) == 0 && self.is_idle()

@@ -1,7 +1,7 @@
-//! Answers to what a reactor or the keeper asks of others: who gets them, and what they say.
+//! Answers to the requests of a reactor or the keeper: who gets them, and what they contain.
 //!
-//! An answer is a plain value of a fixed size. It carries the asker's token and nothing that has to
-//! be freed, so that taking it costs no allocation.
+//! An answer is a plain value of a fixed size. It carries the asker's token and owns nothing, so
+//! that taking it frees nothing.
 
 use crate::error::{Error, IoError};
 use crate::ring::{CompleteEntry, codes};
@@ -12,7 +12,7 @@ use crate::units::Location;
 pub(crate) struct Reply {
     /// Index into `Queues::answers`: a reactor's number, or beyond those one for each remote drive.
     pub(crate) to: u16,
-    /// The asker's own.
+    /// The asker's own token.
     pub(crate) token: u64,
 }
 
@@ -23,20 +23,20 @@ pub(crate) enum Answer {
     Io { token: u64, status: Result<(), IoError> },
     /// A helper finished a checksum.
     Checksum { token: u64, crc64: u64, padding_is_zero: bool },
-    /// The keeper has another place for a chunk, or the error stays.
+    /// The keeper gives another place for a chunk, or the error stands.
     Moved { token: u64, to: Result<Location, IoError> },
     /// The keeper finished a commit or an abort.
     Finished { token: u64, outcome: Outcome },
 }
 
-/// How an entry ended: what its completion says.
+/// The result of an entry, for its completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     /// Zero and above is success; see [`codes`].
     pub(crate) result: i64,
     /// The NVMe status, where a drive gave one.
     pub(crate) detail: u32,
-    /// What else there is to say, by the entry and the result.
+    /// More data, by the entry and the result.
     pub(crate) aux: u64,
 }
 

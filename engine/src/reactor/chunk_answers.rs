@@ -1,9 +1,9 @@
-//! What a reactor does with the answers for its chunks: a chunk is done, goes on to the next step, is
-//! read from its other copy, gets another place, or fails its task.
+//! What a reactor does with the answers for its chunks: a chunk is done, goes on to the next step,
+//! is read from its other copy, gets another place, or fails its task.
 //!
-//! - Each answer either frees its credit or passes it, with the task's count of answers to come, to
-//!   the step that follows: never both, never neither.
-//! - A failure is kept with the task and reported once, when all answers of the task are in.
+//! - Each answer either frees its credit or passes it to the next step, together with the task's
+//!   outstanding answer: never both, never neither.
+//! - The task keeps a failure and reports it once, when all answers of the task are in.
 
 use crate::checksum::chunk_is_sound;
 use crate::device::Operation;
@@ -23,7 +23,7 @@ use crate::units::Location;
 const MAX_MOVES: u32 = 8;
 
 impl Reactor {
-    /// Takes what drives, checksum helpers and the keeper have answered.
+    /// Handles the answers of drives, checksum helpers and the keeper.
     pub(super) fn handle_answers(&mut self) -> bool {
         let mut progress = false;
         for _ in 0..4 * BATCH {
@@ -41,7 +41,7 @@ impl Reactor {
         progress
     }
 
-    /// A drive's answer: a chunk that was read goes on to be compared; a copy that was written is done.
+    /// A drive's answer: a chunk that was read is now compared; a copy that was written is done.
     fn handle_io(&mut self, token: u64, status: Result<(), IoError>) {
         let token = ChunkToken::decode(token);
         let kind = self.tasks.get(token.slot).kind;
@@ -76,9 +76,9 @@ impl Reactor {
         self.tasks.get(token.slot).fail(outcome);
     }
 
-    /// A chunk could not be written. If the drive is not to blame but the place is, the keeper is
-    /// asked for another one; the credit and the outstanding answer pass to it. The drive's queue has
-    /// tried again before that what may be tried again.
+    /// A chunk could not be written. If the place is bad and the drive is not, the keeper is asked
+    /// for another place; the credit and the outstanding answer pass to it. The drive's queue has
+    /// already retried what may be retried.
     fn request_another_place(&mut self, token: ChunkToken, error: IoError) -> bool {
         let action = status::action(Operation::Write, error).when_retries_end(Operation::Write);
         let task = self.tasks.get(token.slot);
@@ -111,7 +111,7 @@ impl Reactor {
                 tracing::warn!(
                     drive = from.drive.0,
                     slot = from.slot,
-                    "a place on a drive cannot be written and is left alone; its chunk goes to drive \
+                    "a place on a drive cannot be written and is not used again; its chunk goes to drive \
                      {}, slot {}",
                     to.drive,
                     to.slot
@@ -146,8 +146,8 @@ impl Reactor {
         self.answered(token.slot);
     }
 
-    /// The first copy of a chunk cannot be read or is damaged: reads the second one, if there is one, for the same
-    /// credit and outstanding answer.
+    /// The first copy of a chunk cannot be read or is damaged: reads the second one, if there is
+    /// one, with the same credit and outstanding answer.
     fn read_second_copy(&mut self, token: ChunkToken, why: &str) -> bool {
         let transfer = self.transfer(token.slot);
         let chunk = transfer.first_chunk + u64::from(token.relative);
@@ -169,7 +169,7 @@ impl Reactor {
     fn answered(&mut self, slot: u32) {
         self.credits += 1;
         self.tasks.get(slot).outstanding -= 1;
-        // While it waits for its turn to hand out chunks, that turn finishes it.
+        // While it waits for its turn to issue chunks, that turn finishes it.
         if !self.tasks.get(slot).queued {
             self.finish_if_done(slot);
         }

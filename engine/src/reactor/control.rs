@@ -1,7 +1,7 @@
 //! Rare messages to a reactor: they may allocate, and are answered through a channel.
 //!
-//! A message owns what it carries, so that one which is never taken leaks nothing; its asker then
-//! gets an error, because its channel closes.
+//! A message owns what it carries, so that a message that is never taken leaks nothing; its asker
+//! then gets an error, because its channel closes.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::memory::{Region, Registration};
 use crate::reactor::segment::Segment;
 use crate::ring;
 
-/// What a reactor is asked to do apart from the flow of entries.
+/// Requests to a reactor apart from entries.
 pub(crate) enum Control {
     /// Make a region usable on all drives of this reactor.
     Register { region: Arc<Region>, answer: Sender<Result<(), Error>> },
-    /// Forget a region.
+    /// Remove a region.
     Unregister { region: Arc<Region>, answer: Sender<()> },
     /// Serve a session's ring from now on. The answer is the port's number, None when there are too
     /// many.
     OpenPort { ring: ring::Engine, client: Unparker, answer: Sender<Option<u32>> },
-    /// Stop taking entries, finish what is under way, then forget the session.
+    /// Stop taking entries, finish those in flight, then remove the session.
     ClosePort { port: u32, answer: Sender<()> },
     /// Also signal an event when the session's client is to be woken.
     SetEvent { port: u32, event: Arc<ring::Event>, answer: Sender<()> },
@@ -32,8 +32,8 @@ pub(crate) enum Control {
     RemoveBuffer { port: u32, key: u32 },
     /// Let a session's entries name a segment. The answer is its handle.
     AddSegment { port: u32, segment: Arc<Segment>, answer: Sender<Option<u64>> },
-    /// Take a segment's handle back once nothing is under way for it.
+    /// Take a segment's handle back once none of its entries is in flight.
     RemoveSegment { port: u32, handle: u64, answer: Sender<()> },
-    /// Finish what is under way and end the thread.
+    /// Finish what is in flight and end the thread.
     Stop,
 }

@@ -1,10 +1,10 @@
-//! One drive's queue inside a reactor: what waits for the drive, and what the drive is working on.
+//! One drive's queue inside a reactor: the requests that wait, and the commands in flight.
 //!
-//! - The slot of a command keeps the command's span until its completion has been taken: memory in
-//!   flight belongs to this queue, whatever becomes of the asker.
+//! - The slot of a command keeps the command's span until its completion was taken: memory in
+//!   flight belongs to this queue, whatever happens to the asker.
 //! - The device is dropped before the slots, and a device's `drop` waits for its commands.
-//! - What a failed command says of its drive is noted, and a drive or pool that may not be written
-//!   any more is not: see [`crate::device::condition`].
+//! - A failed command updates its drive's condition. A drive or pool that may not be written any
+//!   more gets no writes: see [`crate::device::condition`].
 //! - Nothing here allocates after construction.
 
 #![allow(unsafe_code)]
@@ -19,7 +19,7 @@ use crate::error::{Error, IoError};
 use crate::memory::{Region, Span};
 use crate::units::DriveIndex;
 
-/// A request to a drive, and what to give back with its end.
+/// A request to a drive, and the reply for its end.
 #[derive(Debug)]
 pub(crate) struct DriveRequest<T> {
     pub(crate) operation: Operation,
@@ -43,8 +43,8 @@ pub(crate) struct DriveQueue<T> {
 }
 
 impl<T> DriveQueue<T> {
-    /// A queue over `device`, which is the pool's drive `drive`, that lets at most `depth` commands
-    /// into it (never more than it takes) and at most `waiting_limit` wait before it.
+    /// A queue over `device`, which is the pool's drive `drive`. At most `depth` commands are in
+    /// flight (never more than the device takes), and at most `waiting_limit` wait.
     pub(crate) fn new(
         device: Box<dyn Device>,
         depth: u32,
@@ -80,17 +80,17 @@ impl<T> DriveQueue<T> {
         Ok(())
     }
 
-    /// Forgets a region that no request names any more.
+    /// Removes a region that no request names any more.
     pub(crate) fn unregister(&mut self, region: &Arc<Region>) {
         self.regions.retain(|known| known.id() != region.id());
         self.device.unregister(region);
     }
 
-    /// Takes a request in.
+    /// Adds a request.
     ///
     /// # Panics
     /// When more wait than the reactor's credits allow, or the span's region was not registered:
-    /// both are faults of the caller's arithmetic, and going on would be worse.
+    /// both are errors in the caller's arithmetic, and to continue would be worse.
     pub(crate) fn push(&mut self, request: DriveRequest<T>) {
         assert!(self.waiting.len() < self.waiting_limit, "more requests than credits");
         if let Some(span) = &request.span {
@@ -105,13 +105,13 @@ impl<T> DriveQueue<T> {
         self.waiting.len() + (self.slots.len() - self.free.len())
     }
 
-    /// Whether the drive works on something.
+    /// Whether commands are in flight on the drive.
     pub(crate) fn is_busy(&self) -> bool {
         self.free.len() < self.slots.len()
     }
 
-    /// Hands waiting requests to the drive and takes completions from it; `ended` gets the reply of
-    /// each request that ended. Says whether anything happened.
+    /// Sends waiting requests to the drive and takes completions from it; `ended` gets the reply of
+    /// each request that ended. Returns whether anything happened.
     pub(crate) fn tick(&mut self, mut ended: impl FnMut(T, Result<(), IoError>)) -> bool {
         let mut progress = false;
         while let Some(&slot) = self.free.last() {
@@ -168,16 +168,16 @@ impl<T> DriveQueue<T> {
         progress || count > 0
     }
 
-    /// Notes what a failed command says of the drive. Trying again was the device's.
+    /// Updates the drive's condition after a failed command. The device has already retried it.
     fn note(&self, operation: Operation, error: IoError) {
         let action = status::action(operation, error).when_retries_end(operation);
         self.conditions.note(self.drive, action, error);
     }
 }
 
-/// Logs which drive failed what, which the completion of a whole transfer cannot say.
+/// Logs which drive failed which command: the completion of a whole transfer does not contain that.
 fn log_failure<T>(drive: &DriveInfo, request: &DriveRequest<T>, error: IoError) {
-    // That a drive is gone is logged once, by its back end.
+    // The loss of a drive is logged once, by its back end.
     if error != IoError::Removed {
         tracing::warn!(
             drive = drive.address,

@@ -2,8 +2,8 @@
 //!
 //! - [`Mailbox::send`] does not wait for an answer, [`Mailbox::ask`] does. Neither waits for room.
 //! - The thread looks at one flag in each of its turns; only a message costs it a lock.
-//! - A thread that ends, also by a panic, closes its mailbox. What lies in it is dropped, so that
-//!   those who wait for an answer get an error instead of silence.
+//! - A thread that ends, also by a panic, closes its mailbox and drops its messages, so that
+//!   callers that wait for an answer get an error.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -54,7 +54,7 @@ impl<M> Mailbox<M> {
         self.waiting.load(Ordering::Acquire)
     }
 
-    /// Takes what was sent so far.
+    /// Takes the messages sent so far.
     pub(crate) fn take(&self) -> Vec<M> {
         self.waiting.store(false, Ordering::Release);
         self.lock().as_mut().map(std::mem::take).unwrap_or_default()
@@ -65,7 +65,7 @@ impl<M> Mailbox<M> {
         self.lock().is_none()
     }
 
-    /// To be held by the thread: closes the mailbox when it is dropped.
+    /// The thread holds this: dropping it closes the mailbox.
     pub(crate) fn open_while_held(&self) -> OpenMailbox<'_, M> {
         OpenMailbox(self)
     }
@@ -115,7 +115,7 @@ mod tests {
                     answer.send(2 * number).unwrap();
                     answered += 1;
                 }
-                // Long enough that a wake-up which is lost fails the test by its duration.
+                // Long enough that a lost wake-up fails the test by its duration.
                 parker.park_timeout(Duration::from_secs(60));
             }
         });
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_panics_leaves_nobody_waiting() {
+    fn a_thread_that_panics_leaves_no_caller_waiting() {
         let (mailbox, parker) = mailbox();
         let theirs = Arc::clone(&mailbox);
         let thread = std::thread::spawn(move || {

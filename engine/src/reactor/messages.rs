@@ -1,10 +1,10 @@
-//! What a reactor does with the messages in its mailbox: regions, sessions and what belongs to a
-//! session come and go.
+//! How a reactor handles its mailbox: it adds and removes regions, sessions and what belongs to a
+//! session.
 //!
 //! - Messages are taken in the order in which they were sent, before the entries of the same turn.
 //! - A message that names a port, a key or a handle of a session that is gone changes nothing.
-//! - Each message that has an answer is answered, at the latest when nothing is under way any more
-//!   for what it names. An asker that does not wait any more is no error of the reactor's.
+//! - Each message that has an answer is answered, at the latest when nothing that it names is in
+//!   flight any more. An asker that no longer waits is not an error.
 
 use crossbeam::sync::Unparker;
 
@@ -14,7 +14,7 @@ use crate::reactor::port::{MAX_PORTS, Port, Waker};
 use crate::ring;
 
 impl Reactor {
-    /// Takes the messages that have come.
+    /// Handles the messages that have arrived.
     pub(super) fn handle_messages(&mut self) {
         let messages = self.queues.reactors[usize::from(self.index)].mailbox.take();
         for message in messages {

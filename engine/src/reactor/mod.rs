@@ -1,15 +1,16 @@
 //! The reactor: the polled thread that owns the queue pairs of its drives and serves sessions.
 //!
-//! One turn, [`Reactor::tick`], follows the bytes, and so does this file. Entries are taken from the
-//! rings, checked and accepted as tasks (`session_entries`); tasks hand out chunks to the drives'
-//! reactors and to the checksum helpers; drives are polled; answers finish chunks (`chunk_answers`),
-//! then tasks, and completions go back to the rings. Rare messages come first (`messages`).
+//! One turn, [`Reactor::tick`], follows the bytes, and so does this file. It takes entries from the
+//! rings, checks them and accepts them as tasks (`session_entries`). Tasks send chunks to the
+//! drives' reactors and to the checksum helpers. The drives are polled. Answers finish chunks
+//! (`chunk_answers`), then tasks, and completions go back to the rings. Rare messages come first
+//! (`messages`).
 //!
 //! - It never blocks, and while entries flow it makes no system call and no allocation of its
 //!   own. What a drive's back end does inside `submit` and `poll` is the back end's.
-//! - Memory of a transfer belongs to the drive's queue slot until the drive is done with it, and a
+//! - The drive queue's slot owns the memory of a transfer until the drive is done with it, and a
 //!   buffer counts the tasks that use it.
-//! - Nothing that came through a ring is used before it was copied and checked.
+//! - Nothing from a ring is used before it was copied and checked.
 
 pub(crate) mod answer;
 mod chunk_answers;
@@ -43,7 +44,7 @@ use crate::ring::CompleteEntry;
 
 /// Entries taken from one ring, and answers handled, before the drives are polled again.
 const BATCH: usize = 32;
-/// Chunks that one task hands out before it is the next one's turn.
+/// Chunks that one task issues before the next task's turn.
 const CHUNKS_PER_TURN: u32 = 4;
 /// Answers that a chunk may wait for: two copies are written and a checksum is computed.
 const ANSWERS_PER_CHUNK: usize = 3;
@@ -54,12 +55,12 @@ pub(crate) struct Reactor {
     queues: Arc<Queues>,
     parker: Parker,
     drives: Vec<DriveQueue<Reply>>,
-    /// Every drive sleeps on interrupts, so the reactor may nap while it waits for one.
+    /// Every drive works by interrupts, so the reactor may nap while it waits for one.
     may_nap: bool,
     ports: Vec<Option<Port>>,
     tasks: TaskTable,
     credits: usize,
-    /// A multiple of `MAX_PORTS`; makes the numbers of ports unlike.
+    /// A multiple of `MAX_PORTS`; keeps the numbers of ports distinct.
     next_tag: u32,
     stopping: bool,
 }
@@ -86,7 +87,7 @@ impl Reactor {
         }
     }
 
-    /// Runs until it is to stop and nothing is under way.
+    /// Runs until it must stop and nothing is in flight.
     pub(crate) fn run(mut self) {
         let queues = Arc::clone(&self.queues);
         let _open = queues.reactors[usize::from(self.index)].mailbox.open_while_held();
@@ -103,7 +104,8 @@ impl Reactor {
             let keep_spinning = !self.may_nap && self.is_moving();
             match backoff.next(keep_spinning) {
                 Pause::Spin => std::hint::spin_loop(),
-                // Chunks come in numbers and are in no hurry; a caller waits for each step of a commit.
+                // Chunks come in numbers and are not urgent; a caller waits for each step of a
+                // commit.
                 Pause::Nap(time) if self.credits < CREDITS => std::thread::sleep(time),
                 Pause::Nap(_) => std::thread::sleep(REACTOR_NAP),
                 Pause::Park(_) if !self.is_quiet() => self.pause(),
@@ -112,26 +114,26 @@ impl Reactor {
         }
     }
 
-    /// Lets others have the core while something is under way that takes long. Where the kernel moves
-    /// the bytes, its own threads may need this very core to finish them, and a thread that yields
-    /// gives it to none of a lower priority: that needs sleep.
+    /// Gives the core to others during long work. Where the kernel moves the bytes, its own threads
+    /// may need this core to finish them. A yield does not give it to a thread of lower priority; a
+    /// sleep does.
     fn pause(&self) {
         if self.may_nap { std::thread::sleep(REACTOR_NAP) } else { std::thread::yield_now() }
     }
 
-    /// A chunk is under way, or a drive works for another thread. A commit that waits is neither.
+    /// A chunk is in flight, or a drive works for another thread. A commit that waits is neither.
     fn is_moving(&self) -> bool {
         self.credits < CREDITS || self.drives.iter().any(DriveQueue::is_busy)
     }
 
-    /// Nothing is under way: whatever comes next comes with an unpark.
+    /// Nothing is in flight: the next work comes with an unpark.
     fn is_quiet(&self) -> bool {
         self.tasks.is_empty() && self.drives.iter().all(|drive| drive.outstanding() == 0)
     }
 
     fn park(&mut self, time: Duration) {
-        // A ring's flag tells its client to wake us. Work that came before the flag was up shows
-        // in `prepare_sleep`; what other threads send leaves a token in the parker.
+        // A ring's flag makes its client wake us. `prepare_sleep` sees work that came before the
+        // flag was set; messages of other threads leave a token in the parker.
         let mut work = false;
         for port in self.ports.iter_mut().flatten() {
             work |= port.ring.prepare_sleep() && port.is_open();
@@ -142,7 +144,7 @@ impl Reactor {
         self.ports.iter_mut().flatten().for_each(|port| port.ring.finish_sleep());
     }
 
-    /// One turn. Says whether anything happened.
+    /// One turn. Returns whether anything happened.
     pub(crate) fn tick(&mut self) -> bool {
         let mut progress = false;
         if self.queues.reactors[usize::from(self.index)].mailbox.is_waiting() {
@@ -160,7 +162,7 @@ impl Reactor {
         progress
     }
 
-    /// Lets tasks hand out chunks, in turn, as far as the credits go.
+    /// Lets tasks issue chunks, in turn, as far as the credits go.
     fn hand_out_chunks(&mut self) -> bool {
         let mut progress = false;
         while self.credits >= ANSWERS_PER_CHUNK {
@@ -182,8 +184,8 @@ impl Reactor {
         progress
     }
 
-    /// Hands out a task's next chunk: a read to the first copy's drive, a write to the drives of
-    /// all copies and to the checksum helpers.
+    /// Issues a task's next chunk: a read to the first copy's drive, a write to the drives of all
+    /// copies and to the checksum helpers.
     fn issue_chunk(&mut self, slot: u32) {
         let task = self.tasks.get(slot);
         let (relative, kind) = (task.next, task.kind);
@@ -207,7 +209,7 @@ impl Reactor {
         self.send_to_helpers(first);
     }
 
-    /// One more answer is to come, which takes a credit.
+    /// Adds one answer to those outstanding, which takes a credit.
     fn expect_answer(&mut self, slot: u32) {
         self.tasks.get(slot).outstanding += 1;
         self.credits -= 1;
@@ -248,7 +250,7 @@ impl Reactor {
         self.queues.checksums.push(ChecksumJob { span, data_bytes, reply, token: token.encode() });
     }
 
-    /// Takes what others ask of this reactor's drives.
+    /// Takes the requests of others to this reactor's drives.
     fn take_requests(&mut self) -> bool {
         let inbox = &self.queues.reactors[usize::from(self.index)].inbox;
         let mut progress = false;
@@ -259,7 +261,7 @@ impl Reactor {
         progress
     }
 
-    /// Lets the drives work, and sends their answers to those who asked.
+    /// Polls the drives, and sends their answers to the askers.
     fn poll_drives(&mut self) -> bool {
         let mut progress = false;
         for drive in &mut self.drives {
@@ -271,7 +273,7 @@ impl Reactor {
         progress
     }
 
-    /// Ends a task that has handed out all its chunks and has all answers.
+    /// Ends a task that has issued all its chunks and has all answers.
     fn finish_if_done(&mut self, slot: u32) {
         let task = self.tasks.get(slot);
         if task.outstanding > 0 || task.remaining() > 0 {
@@ -298,7 +300,7 @@ impl Reactor {
         self.close_if_done(port);
     }
 
-    /// Lets clients see their completions, and wakes those that wait for them.
+    /// Makes completions visible to clients, and wakes those that wait for them.
     fn publish_completions(&mut self) {
         for port in self.ports.iter_mut().flatten() {
             if port.ring.publish() {

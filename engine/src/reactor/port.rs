@@ -1,8 +1,8 @@
 //! One session inside its reactor: the engine end of its ring and what its entries may name.
 //!
-//! - Numbers of ports, buffer keys and handles carry a tag that changes with each use of a place, so
-//!   that a late or a guessed one names nothing.
-//! - What an entry names stays until the tasks under way that use it have ended.
+//! - Numbers of ports, buffer keys and handles carry a tag that changes with each use of a place,
+//!   so that a late or a guessed one names nothing.
+//! - What an entry names stays until the tasks in flight that use it have ended.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(crate) const MAX_PORTS: u32 = 4096;
 /// Buffers that one session may have at once.
 pub(crate) const MAX_BUFFERS: u16 = 1024;
 
-/// What was asked to become of a segment.
+/// The requested end of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Finish {
     Commit,
@@ -30,18 +30,18 @@ pub(crate) enum Finish {
 /// A segment as a session's entries see it.
 pub(crate) struct SegmentSlot {
     pub(crate) segment: Arc<Segment>,
-    /// Tasks under way that move bytes of it.
+    /// Tasks in flight that move bytes of it.
     pub(crate) transfers: u32,
     /// The commit or abort that waits for those to end, and its task.
     pub(crate) finish: Option<(Finish, u32)>,
-    /// Committed or aborted: nothing more may be asked of it.
+    /// Committed or aborted: no more requests for it are accepted.
     pub(crate) finished: bool,
     /// Waits for the handle to be taken back.
     pub(crate) removal: Option<Sender<()>>,
 }
 
-/// Wakes a client that waits for completions. Dropping it does so too: the client then sees that its
-/// ring is closed.
+/// Wakes a client that waits for completions. Dropping it does so too: the client then sees that
+/// its ring is closed.
 pub(crate) struct Waker {
     unparker: Unparker,
     /// For a client that watches a descriptor.
@@ -77,7 +77,7 @@ pub(crate) struct Port {
     segments: Vec<(u32, Option<SegmentSlot>)>,
     /// Where the tags of segments start.
     first_tag: u32,
-    /// Tasks under way.
+    /// Tasks in flight.
     pub(crate) tasks: u32,
     /// The client broke the ring's rules: its entries are no longer read.
     pub(crate) poisoned: bool,
@@ -86,9 +86,9 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// `serial` differs from session to session of the pool. Tags of keys and handles start from it,
-    /// so that those of one session name nothing in another: the factors are odd, and so no two
-    /// serials start alike before the tags' bits run out.
+    /// `serial` differs for each session of the pool. Tags of keys and handles start from it, so
+    /// that those of one session name nothing in another: the factors are odd, so two serials have
+    /// the same start only after the tags' bits are used up.
     pub(crate) fn new(number: u32, serial: u32, ring: ring::Engine, client: Waker) -> Port {
         Port {
             number,
@@ -103,8 +103,8 @@ impl Port {
         }
     }
 
-    /// The place of a port in its reactor's table. The rest of the number changes with each session,
-    /// so that a late message cannot reach the session that has the place now.
+    /// The place of a port in its reactor's table. The rest of the number changes with each
+    /// session, so that a late message cannot reach the place's next session.
     pub(crate) fn index(number: u32) -> usize {
         (number % MAX_PORTS) as usize
     }
@@ -144,7 +144,7 @@ impl Port {
         if u64::from(*tag) == handle >> 32 { slot.as_mut() } else { None }
     }
 
-    /// Takes the handle back if that was asked for and nothing is under way.
+    /// Takes the handle back if that was requested and nothing is in flight.
     pub(crate) fn finish_removal(&mut self, handle: u64) {
         let Some(slot) = self.segment(handle) else { return };
         if slot.transfers > 0 || slot.finish.is_some() {

@@ -1,7 +1,7 @@
 //! The queues between the threads of one open pool.
 //!
-//! Every queue has a fixed size and a producer that never has more outstanding than fits: a push
-//! that fails is a broken invariant, not a condition to handle. The sizes follow from [`CREDITS`].
+//! Every queue has a fixed size, and its producers never have more outstanding than fits: a push
+//! that fails is a broken invariant, not an error to handle. The sizes follow from [`CREDITS`].
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use crate::reactor::drive_queue::DriveRequest;
 use crate::reactor::mailbox::Mailbox;
 use crate::units::DriveIndex;
 
-/// Answers that one reactor may have outstanding for its sessions' chunks, over all drives. A chunk
-/// to write waits for one of each copy's drive and the checksum's, a chunk to read for one at a time.
+/// Answers that one reactor may have outstanding for its sessions' chunks, over all drives. A write
+/// of a chunk needs one for each copy and one for the checksum, a read one at a time.
 pub(crate) const CREDITS: usize = 1024;
-/// Entries that one reactor may have under way for its sessions.
+/// Entries of its sessions that one reactor may have in flight.
 pub(crate) const TASKS: usize = 1024;
-/// Metadata commands that the keeper may have under way, over all drives.
+/// Metadata commands that the keeper may have in flight, over all drives.
 pub(crate) const KEEPER_CREDITS: usize = 64;
 
 /// A request to a reactor for one of its drives.
@@ -34,7 +34,7 @@ pub(crate) struct Io {
     pub(crate) request: DriveRequest<Reply>,
 }
 
-/// A participant's word to the keeper.
+/// A participant's request to the keeper.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeeperRequest {
     /// The open checkpoint, as the pool's state numbers it.
@@ -44,25 +44,25 @@ pub(crate) struct KeeperRequest {
     pub(crate) reply: Reply,
 }
 
-/// What a participant says of its segment.
+/// What a participant requests for its segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     /// Every byte was written: commit when all participants say so.
     Whole,
     /// Give it up.
     Abort,
-    /// A copy of a chunk cannot be written where it should lie, which failed like this.
+    /// A copy of a chunk cannot be written at its place; the write failed with `error`.
     Move { chunk: u64, second: bool, error: IoError },
 }
 
-/// One reactor as others see it.
+/// A reactor as other threads see it.
 pub(crate) struct ReactorEnd {
     pub(crate) inbox: ArrayQueue<Io>,
     pub(crate) mailbox: Mailbox<Control>,
     pub(crate) unparker: Unparker,
 }
 
-/// Where a drive is served.
+/// The reactor of a drive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
     pub(crate) reactor: u16,
@@ -81,13 +81,13 @@ pub(crate) struct Queues {
     /// By drive.
     pub(crate) routes: Vec<Route>,
     pub(crate) layout: Layout,
-    /// What the drives have turned out to be.
+    /// The condition of each drive.
     pub(crate) conditions: Arc<Conditions>,
 }
 
 impl Queues {
-    /// The queues between a keeper and reactors that sleep on these parkers. `routes` has one for
-    /// each drive.
+    /// The queues between a keeper and the reactors that sleep on these parkers. `routes` has one
+    /// entry for each drive.
     pub(crate) fn new(
         reactors: &[Parker],
         keeper: &Parker,
@@ -127,18 +127,18 @@ impl Queues {
         end.unparker.unpark();
     }
 
-    /// Sends an answer. Who asked never has more outstanding than its queue holds.
+    /// Sends an answer. The asker never has more outstanding than its queue holds.
     pub(crate) fn answer(&self, to: u16, answer: Answer) {
         let pushed = self.answers[usize::from(to)].push(answer);
         assert!(pushed.is_ok(), "more answers than requests");
         match self.reactors.get(usize::from(to)) {
             Some(end) => end.unparker.unpark(),
-            // The others are the keeper's drives.
+            // The higher numbers are the keeper's drives.
             None => self.keeper_unparker.unpark(),
         }
     }
 
-    /// Sends a participant's word to the keeper. The queue holds one for each task and credit.
+    /// Sends a participant's request to the keeper. The queue has room for each task and credit.
     pub(crate) fn send_to_keeper(&self, request: KeeperRequest) {
         let pushed = self.keeper.push(request);
         assert!(pushed.is_ok(), "more requests to the keeper than tasks");

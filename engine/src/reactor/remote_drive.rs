@@ -1,9 +1,10 @@
 //! A drive that a reactor owns, as a [`Device`] for the keeper: commands go through the reactor's
 //! inbox. So the keeper runs the same metadata code that format and recovery run on real devices.
 //!
-//! - The keeper has at most `KEEPER_CREDITS` commands under way, so that the inbox has room for each.
+//! - The keeper has at most `KEEPER_CREDITS` commands in flight, so that the inbox has room for
+//!   each.
 //! - A request holds a span of its region: the memory stays mapped until the drive is done with it.
-//! - A reactor that has ended answers no more; its commands then fail as those of a lost drive.
+//! - A reactor that has ended does not answer; its commands then fail as those of a lost drive.
 
 #![allow(unsafe_code)]
 
@@ -37,7 +38,7 @@ impl RemoteDrive {
     pub(crate) fn new(drive: DriveIndex, mut info: DriveInfo, queues: Arc<Queues>) -> RemoteDrive {
         let reply_to = queues.reactors.len() as u16 + drive.0;
         let answers = Arc::clone(&queues.answers[usize::from(reply_to)]);
-        // The reactor polls; a thread that waits here may leave it the core.
+        // The reactor polls; a thread that waits here may give up the core.
         info.interrupt_driven = true;
         RemoteDrive {
             drive,
@@ -71,7 +72,7 @@ impl Device for RemoteDrive {
     fn unregister(&mut self, region: &Arc<Region>) {
         self.regions.retain(|known| known.id() != region.id());
         let unregister = |answer| Control::Unregister { region: Arc::clone(region), answer };
-        // A reactor that has ended knows the region no more.
+        // A reactor that has ended has no regions any more.
         let _ = self.reactor().mailbox.ask(unregister);
     }
 
@@ -106,7 +107,7 @@ impl Device for RemoteDrive {
         for completion in completions {
             let done = match self.answers.pop() {
                 Some(Answer::Io { token, status }) => Completion { tag: token, status },
-                // A reactor that has ended answers no more; its drives are closed.
+                // A reactor that has ended does not answer; its drives are closed.
                 _ if !self.tags.is_empty() && self.reactor().mailbox.is_closed() => {
                     Completion { tag: self.tags[0], status: Err(IoError::Removed) }
                 }

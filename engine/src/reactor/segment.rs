@@ -1,9 +1,9 @@
-//! An open segment: where each of its chunks lies, and how far each has come.
+//! An open segment: the place and the state of each of its chunks.
 //!
-//! Placement is decided when the segment is opened, so a reactor only looks it up; a place that turns
-//! out to be bad is exchanged by the keeper. Exactly one
-//! reactor, the one that serves the segment's session, changes the states; the keeper reads the
-//! checksums after that reactor has reported the segment whole.
+//! Placement is decided when the segment is opened, so a reactor only looks it up; the keeper
+//! replaces a place that turns out to be bad. Only one reactor, the one that serves the segment's
+//! session, changes the states; the keeper reads the checksums after that reactor has reported the
+//! segment complete.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -30,15 +30,15 @@ pub(crate) struct Segment {
 
 #[derive(Debug)]
 struct Chunk {
-    /// Packed; the second is [`NOWHERE`] when there is none. A copy whose place turns out to be bad
-    /// is given another one.
+    /// Packed; the second is [`NOWHERE`] when there is none. A copy at a bad place is moved to
+    /// another one.
     places: [AtomicU64; 2],
     crc64: AtomicU64,
     /// [`EMPTY`], [`WRITTEN`], or how many of its copies are still to be written.
     state: AtomicU8,
 }
 
-/// No location packs to this: it has no such drive.
+/// No location packs to this value: there is no such drive.
 const NOWHERE: u64 = u64::MAX;
 const SLOT_BITS: u32 = 48;
 
@@ -110,7 +110,7 @@ impl Segment {
         self.chunks[chunk as usize].copies()
     }
 
-    /// Gives one copy of a chunk that is being written another place.
+    /// Moves one copy of a chunk that is being written to another place.
     pub(crate) fn move_copy(&self, chunk: u64, second: bool, to: Location) {
         let place = &self.chunks[chunk as usize].places[usize::from(second)];
         place.store(pack(to), Ordering::Relaxed);
@@ -143,8 +143,8 @@ impl Segment {
         state.store(if left == 0 { WRITTEN } else { left }, Ordering::Release);
     }
 
-    /// Takes the claims back that did not come to an end: those chunks may be tried again. No write
-    /// of them is under way.
+    /// Takes back the claims of unfinished chunks, so that they may be written again. No write of
+    /// them is in flight.
     pub(crate) fn unclaim(&self, first: u64, count: u64) {
         for chunk in &self.chunks[first as usize..(first + count) as usize] {
             if chunk.state.load(Ordering::Relaxed) != WRITTEN {

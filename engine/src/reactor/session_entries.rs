@@ -1,4 +1,4 @@
-//! From a ring's entry to a task: everything that came from a client is checked here.
+//! From a ring's entry to a task: everything from a client is checked here.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::ring::{self, CompleteEntry, Request, codes};
 use crate::units::{is_block_aligned, round_up};
 
 impl Reactor {
-    /// Takes entries from one session's ring as long as there is room for their tasks.
+    /// Takes entries from one session's ring while there is room for their tasks.
     pub(super) fn take_entries(&mut self, index: usize) -> bool {
         let mut progress = false;
         for _ in 0..BATCH {
@@ -50,7 +50,7 @@ impl Reactor {
         progress
     }
 
-    /// Starts a task, or says with which code (and aux) its entry completes at once.
+    /// Starts a task, or returns the code (and aux) with which its entry completes at once.
     fn accept(&mut self, number: u32, user_data: u64, request: Request) -> Result<(), (i64, u64)> {
         let refuse = |code| (code, 0);
         match request {
@@ -136,7 +136,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Called when a transfer of a segment ended: a commit, abort or removal may be due now.
+    /// Called when a transfer of a segment ended: a commit, abort or removal may now be possible.
     pub(super) fn transfer_ended(&mut self, number: u32, handle: u64) {
         let Some(port) = self.port(number) else { return };
         let Some(slot) = port.segment(handle) else { return };

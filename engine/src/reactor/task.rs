@@ -1,7 +1,7 @@
 //! Tasks: the entries that one reactor has accepted and not completed, in a fixed table.
 //!
-//! - The table is taken at start; a task that goes in or out allocates nothing.
-//! - A task's buffer is in use from the moment the task goes in until it has come out.
+//! - The table is allocated at the start; adding or removing a task allocates nothing.
+//! - A task's buffer is in use from the insertion of the task to its removal.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) struct Transfer {
     pub(crate) region_offset_bytes: u64,
     pub(crate) first_chunk: u64,
     pub(crate) chunk_count: u32,
-    /// Counts the task while it is under way, so that its buffer is not taken for idle.
+    /// Counts the task while it is in flight, so that its buffer does not count as idle.
     pub(crate) usage: Arc<BufferUsage>,
 }
 
@@ -50,7 +50,7 @@ impl Transfer {
     }
 }
 
-/// One entry under way.
+/// One entry in flight.
 pub(crate) struct Task {
     pub(crate) kind: Kind,
     pub(crate) port: u32,
@@ -59,20 +59,20 @@ pub(crate) struct Task {
     pub(crate) len_bytes: u64,
     /// None for `Finish`.
     pub(crate) transfer: Option<Transfer>,
-    /// Chunks handed out so far.
+    /// Chunks issued so far.
     pub(crate) next: u32,
-    /// Answers that are still to come.
+    /// Answers that are outstanding.
     pub(crate) outstanding: u32,
-    /// Copies of chunks that were given another place.
+    /// Copies of chunks that were moved to another place.
     pub(crate) moves: u32,
     /// The first failure.
     pub(crate) failure: Option<Outcome>,
-    /// Waits for its turn to hand out chunks; kept by the table.
+    /// Waits for its turn to issue chunks; kept by the table.
     pub(crate) queued: bool,
 }
 
 impl Task {
-    /// Chunks still to hand out. A failed task hands out no more.
+    /// Chunks still to issue. A failed task issues no more.
     pub(crate) fn remaining(&self) -> u32 {
         match &self.transfer {
             Some(transfer) if self.failure.is_none() => transfer.chunk_count - self.next,
@@ -85,11 +85,11 @@ impl Task {
     }
 }
 
-/// The table, and the order in which tasks hand out chunks.
+/// The table, and the order in which tasks issue chunks.
 pub(crate) struct TaskTable {
     slots: Vec<Option<Task>>,
     free: Vec<u32>,
-    /// Tasks with chunks to hand out, served in turn.
+    /// Tasks with chunks to issue, served in turn.
     issuing: VecDeque<u32>,
 }
 
@@ -110,7 +110,7 @@ impl TaskTable {
         self.free.len() == self.slots.len()
     }
 
-    /// Takes a task in; the caller asked [`TaskTable::has_room`].
+    /// Adds a task; the caller has checked [`TaskTable::has_room`].
     pub(crate) fn insert(&mut self, mut task: Task) -> u32 {
         let slot = self.free.pop().expect("the caller checked for room");
         if let Some(transfer) = &task.transfer {
@@ -124,23 +124,23 @@ impl TaskTable {
 
     /// The task in a slot that an answer names.
     pub(crate) fn get(&mut self, slot: u32) -> &mut Task {
-        self.slots[slot as usize].as_mut().expect("answers come only for tasks under way")
+        self.slots[slot as usize].as_mut().expect("answers come only for tasks in flight")
     }
 
-    /// The task whose turn it is to hand out chunks.
+    /// The task whose turn it is to issue chunks.
     pub(crate) fn pop_issuing(&mut self) -> Option<u32> {
         let slot = self.issuing.pop_front()?;
         self.get(slot).queued = false;
         Some(slot)
     }
 
-    /// Puts a task that has more chunks at the end of the turn.
+    /// Puts a task that has more chunks at the end of the queue.
     pub(crate) fn push_issuing(&mut self, slot: u32) {
         self.get(slot).queued = true;
         self.issuing.push_back(slot);
     }
 
-    /// Takes a task out. Its buffer may be used again once this returned.
+    /// Removes a task. Its buffer may be used again once this has returned.
     pub(crate) fn remove(&mut self, slot: u32) -> Task {
         let task = self.slots[slot as usize].take().expect("removed once");
         assert!(!task.queued, "a task that waits for its turn is not done");

@@ -1,12 +1,13 @@
-//! Tokens: what comes back with an answer and says which chunk, and which copy of it, was asked for.
+//! Tokens: a token comes back with an answer and names the chunk, and the copy of it, of the
+//! request.
 //!
-//! A token is the reactor's own number in its own requests. No client makes one, so a token that
-//! names nothing is a broken invariant and not an error to report.
+//! A token is the reactor's own number in its own requests. Clients cannot make one, so a token
+//! that names nothing is a broken invariant and not an error to report.
 
-/// Chunks of one task: what a token has room for.
+/// The most chunks of one task that a token can count.
 pub(crate) const MAX_CHUNKS_PER_TASK: u32 = 1 << 31;
 
-/// Names a chunk of a task under way, and one of its copies.
+/// Names a chunk of a task in flight, and one of its copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ChunkToken {
     /// The task's slot.
@@ -43,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_names_what_it_was_made_of() {
+    fn a_token_gives_back_its_parts() {
         for slot in [0, 1, u32::MAX] {
             for relative in [0, 1, MAX_CHUNKS_PER_TASK - 1] {
                 for second in [false, true] {

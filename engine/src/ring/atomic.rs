@@ -7,8 +7,8 @@ pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub(super) use ::loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// The place of one entry. Its words are atomic because a peer that breaks the rules may write them
-/// at any time. Between peers that keep the rules the indices alone exclude that: loom checks this
-/// with a cell that every access touches and that tolerates no race.
+/// at any time. Between peers that keep the rules the indices alone prevent that: loom checks this
+/// with a cell that every access touches and that allows no race.
 #[cfg_attr(not(loom), repr(transparent))]
 pub(super) struct Slot<const WORDS: usize> {
     words: [AtomicU64; WORDS],
@@ -17,8 +17,8 @@ pub(super) struct Slot<const WORDS: usize> {
 }
 
 impl<const WORDS: usize> Slot<WORDS> {
-    /// One read per word: the copy is whole words of whatever was there, and is all that is looked
-    /// at afterwards.
+    /// One read per word: the copy consists of whole words, whatever they were, and only the copy
+    /// is used afterwards.
     pub(super) fn load(&self) -> [u64; WORDS] {
         #[cfg(loom)]
         self.unraced.with(|_| ());

@@ -10,28 +10,28 @@ use super::entry::{CompleteEntry, SubmitEntry};
 use super::layout::{Mapping, RingSizes, RingState};
 use crate::error::Error;
 
-/// What became of a `Client::submit`.
+/// The result of a `Client::submit`.
 #[must_use = "the engine may sleep, and the entries beyond `accepted` were not taken"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SubmitOutcome {
     /// How many entries, from the first, are on the ring now. Fewer than given: it is full.
     pub accepted: usize,
-    /// The engine sleeps: the caller wakes it.
+    /// The engine sleeps: the caller must wake it.
     pub wake_engine: bool,
 }
 
-/// The end that submits requests and reads completions. It may move between threads, and belongs
-/// to one at a time.
+/// The end that submits requests and reads completions. It may move between threads, and belongs to
+/// one at a time.
 ///
-/// The engine is trusted to do its work, but not with this process's memory: an index of its that
-/// makes no sense ends the ring ([`RingState::Poisoned`]) and is never used.
+/// The engine is trusted to do its work, but not with this process's memory: an impossible index
+/// ends the ring ([`RingState::Poisoned`]) and is never used.
 pub struct Client {
     mapping: Arc<Mapping>,
     submit_tail: u32,
     submit_head_seen: u32,
     complete_head: u32,
     complete_tail_seen: u32,
-    /// Submitted and not yet peeked; never above the complete entries (see the module's top).
+    /// Submitted and not yet peeked; never more than the complete entries (see the module's top).
     outstanding: u32,
     broken: bool,
     not_sync: PhantomData<Cell<()>>,
@@ -54,7 +54,7 @@ impl Client {
     /// The client end of a ring that an engine created, from the descriptor that it sent.
     ///
     /// # Errors
-    /// When the descriptor holds no ring that this program can speak, or one with a client.
+    /// When the descriptor holds no ring of this version, or one that has a client.
     #[cfg_attr(
         not(any(test, feature = "internals")),
         expect(dead_code, reason = "only tests have the ends of a ring in two processes today")
@@ -77,8 +77,8 @@ impl Client {
         self.outstanding
     }
 
-    /// Whether the engine still serves the ring. Requests outstanding on one that it does not serve
-    /// get no completions beyond those that can be peeked.
+    /// Whether the engine still serves the ring. If not, outstanding requests get no completions
+    /// beyond those that can be peeked.
     pub fn state(&self) -> RingState {
         if self.broken {
             return RingState::Poisoned;
@@ -100,7 +100,7 @@ impl Client {
         self.submit_each(entries, |entry| entry)
     }
 
-    /// The same, with each entry that has room changed on its way.
+    /// The same; changes each entry that has room before it is sent.
     pub fn submit_each(
         &mut self,
         entries: &[SubmitEntry],
@@ -148,11 +148,11 @@ impl Client {
         count as usize
     }
 
-    /// Says that the caller is about to wait for completions. True: do not wait, there are some, or
+    /// Announces that the caller will wait for completions. True: do not wait, there are some, or
     /// the ring is no longer open. False: wait until the engine's signal, then call
     /// [`Client::finish_wait`].
     #[cfg(any(test, feature = "internals"))]
-    #[must_use = "waiting although completions are there may last for ever"]
+    #[must_use = "waiting although completions are there may last forever"]
     pub fn prepare_wait(&mut self) -> bool {
         let look_again = self.begin_wait();
         if look_again {
@@ -161,8 +161,8 @@ impl Client {
         look_again
     }
 
-    /// The same, but [`Client::finish_wait`] is to be called also when it says not to wait.
-    #[must_use = "waiting although completions are there may last for ever"]
+    /// The same, but [`Client::finish_wait`] must be called also when the result is not to wait.
+    #[must_use = "waiting although completions are there may last forever"]
     pub fn begin_wait(&mut self) -> bool {
         self.mapping.control().client_sleeping.set();
         fence(Ordering::SeqCst);
@@ -202,7 +202,7 @@ impl Client {
         self.complete_tail_seen.wrapping_sub(self.complete_head)
     }
 
-    /// Looks at the engine's submit head: it may have moved from where it was up to our tail.
+    /// Reads the engine's submit head: it may have moved forward, at most to our tail.
     fn see_submit_head(&mut self) {
         // Acquire: the engine has copied the entries before this head.
         let head = self.mapping.control().submit_head.0.load(Ordering::Acquire);
@@ -214,8 +214,8 @@ impl Client {
         }
     }
 
-    /// Looks at the engine's complete tail: not before where it was, and no further than the
-    /// requests that are outstanding.
+    /// Reads the engine's complete tail: it may have moved forward, at most by the outstanding
+    /// requests.
     fn see_complete_tail(&mut self) {
         // Acquire: the completions before this tail are written.
         let tail = self.mapping.control().complete_tail.0.load(Ordering::Acquire);

@@ -1,7 +1,7 @@
 //! Result codes of completions. Zero and above is success: the bytes moved.
 //!
-//! Below zero down to -4095 it is a negative errno, where one fits; from -4096 down it is one of
-//! ours. A number, once given, is never given to something else.
+//! From -1 to -4095 it is a negative errno, where one fits; from -4096 down it is one of ours. A
+//! number is never given a second meaning.
 
 use crate::error::IoError;
 
@@ -21,7 +21,7 @@ pub const NO_SPACE: i64 = -(libc::ENOSPC as i64);
 pub const CANCELED: i64 = -(libc::ECANCELED as i64);
 /// The checkpoint or the buffer is in use.
 pub const BUSY: i64 = -(libc::EBUSY as i64);
-/// A bound of the engine is reached.
+/// A limit of the engine is reached.
 pub const NO_MEMORY: i64 = -(libc::ENOMEM as i64);
 
 /// The bytes read are not the bytes that were written.
@@ -35,7 +35,7 @@ pub const SHORT: i64 = -4100;
 /// A commit before every byte of the segment was written; aux counts the missing chunks.
 pub const INCOMPLETE: i64 = -4101;
 
-/// The lowest errno; what lies below is ours.
+/// The lowest errno; the values below are ours.
 const LOWEST_ERRNO: i64 = -4095;
 
 /// What a result code means, in words.
@@ -50,7 +50,7 @@ pub fn describe(code: i64) -> &'static str {
         NO_SPACE => "the pool has no room",
         CANCELED => "the checkpoint was aborted",
         BUSY => "the checkpoint or buffer is in use",
-        NO_MEMORY => "a bound of the engine is reached",
+        NO_MEMORY => "a limit of the engine is reached",
         CHECKSUM => "the bytes read are not the bytes that were written",
         POISONED => "the pool refuses writes after a failed flush or root write; open it again",
         REMOVED => "the drive is gone",
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn io_errors_keep_what_they_know() {
+    fn io_errors_keep_their_details() {
         assert_eq!(of_io_error(IoError::Nvme { sct: 2, sc: 0x81, dnr: true }), (IO, 0x0281));
         assert!(describe_with_status(IO, 0x0281).ends_with("(NVMe status 02/81)"));
         assert_eq!(describe_with_status(REMOVED, 0), describe(REMOVED));

@@ -1,4 +1,4 @@
-//! The reactor's end of a ring. What the client writes is believed only after a check.
+//! The reactor's end of a ring. Every value that the client writes is checked before it is used.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::entry::{CompleteEntry, SubmitEntry};
 use super::layout::{Mapping, RingSizes, RingState};
 use crate::error::Error;
 
-/// The client moved an index to where it cannot be. The session ends; the ring stays as it is.
+/// The client moved an index to an impossible value. The session ends; the ring stays as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "the client's {index} is {found}, not within {room} after {expected}: its ring is corrupt and its session ends"
@@ -16,17 +16,17 @@ use crate::error::Error;
 pub struct Poisoned {
     /// "submit tail" or "complete head".
     pub index: &'static str,
-    /// What was found.
+    /// The value found.
     pub found: u32,
-    /// The lowest that it could be.
+    /// The lowest possible value.
     pub expected: u32,
-    /// How far above that it could be.
+    /// How far above that it may be.
     pub room: u32,
 }
 
 /// The end that takes requests and gives completions. It may move between threads, and belongs to
-/// one at a time. Dropping it closes the ring; the client sees that when it looks, so whoever drops
-/// it, or finds it poisoned, signals the client.
+/// one at a time. Dropping it closes the ring. The client sees that only when it looks: signal it
+/// after the drop, and when the ring is poisoned.
 pub struct Engine {
     mapping: Arc<Mapping>,
     submit_head: u32,
@@ -58,7 +58,7 @@ impl Engine {
     /// [`Engine::memfd`].
     ///
     /// # Errors
-    /// When the memory cannot be had.
+    /// When the memory is not available.
     #[cfg_attr(
         not(any(test, feature = "internals")),
         expect(dead_code, reason = "only tests have the ends of a ring in two processes today")
@@ -87,11 +87,11 @@ impl Engine {
         self.in_flight
     }
 
-    /// Takes the next request: a private copy, made once. `None`: there is none, or the client left
-    /// so many completions unread that there would be no room for this one's.
+    /// Takes the next request: a private copy, made once. `None`: there is none, or the client has
+    /// left too many completions unread to have room for this one's.
     ///
     /// # Errors
-    /// [`Poisoned`], now and at every later call, when an index of the client's jumped. Requests in
+    /// [`Poisoned`], now and at every later call, when an index of the client jumped. Requests in
     /// flight may still be completed.
     pub fn take(&mut self) -> Result<Option<SubmitEntry>, Poisoned> {
         if let Some(poisoned) = self.poisoned {
@@ -117,7 +117,7 @@ impl Engine {
         Ok(Some(entry))
     }
 
-    /// Whether [`Engine::take`] has something to tell. A cheap look, for a polling loop.
+    /// Whether [`Engine::take`] would return something. A cheap check, for a polling loop.
     pub fn has_work(&self) -> bool {
         if self.poisoned.is_some() {
             return false;
@@ -134,7 +134,7 @@ impl Engine {
     /// sees it after [`Engine::publish`].
     ///
     /// # Panics
-    /// When there are more completions than requests taken: the reactor is wrong.
+    /// When there are more completions than requests taken: a bug of the reactor.
     pub fn complete(&mut self, entry: CompleteEntry) {
         assert!(self.in_flight > 0, "a completion without a request");
         self.in_flight -= 1;
@@ -143,8 +143,8 @@ impl Engine {
         debug_assert!(self.slots_taken() <= self.sizes().complete_entries());
     }
 
-    /// Shows the client all completions written since the last call. True: the client waits, and
-    /// the caller signals it.
+    /// Makes all completions since the last call visible to the client. True: the client waits, and
+    /// the caller must signal it.
     #[must_use = "a client that waits must be signalled"]
     pub fn publish(&mut self) -> bool {
         if self.complete_published == self.complete_tail {
@@ -158,10 +158,10 @@ impl Engine {
         control.client_sleeping.clear()
     }
 
-    /// Says that the reactor is about to sleep. True: do not, there is work. False: it may, and
-    /// calls [`Engine::finish_sleep`] when it wakes. Whoever serves several rings prepares all of
+    /// Announces that the reactor will sleep. True: do not sleep, there is work. False: sleep, and
+    /// call [`Engine::finish_sleep`] after waking. A reactor with several rings prepares all of
     /// them, sleeps only if none has work, and finishes all of them.
-    #[must_use = "sleeping although there is work may last for ever"]
+    #[must_use = "sleeping although there is work may last forever"]
     pub fn prepare_sleep(&mut self) -> bool {
         debug_assert!(self.complete_published == self.complete_tail, "publish before sleeping");
         self.mapping.control().engine_sleeping.set();
@@ -183,7 +183,7 @@ impl Engine {
         self.in_flight + self.complete_tail.wrapping_sub(self.complete_head_seen)
     }
 
-    /// Looks at the client's submit tail: at most all entries ahead of our head.
+    /// Reads the client's submit tail: at most all entries ahead of our head.
     fn see_submit_tail(&mut self) -> Result<(), Poisoned> {
         // Acquire: the entries before this tail are written.
         let tail = self.mapping.control().submit_tail.0.load(Ordering::Acquire);
@@ -193,7 +193,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks at the client's complete head: it may have moved up to what was published.
+    /// Reads the client's complete head: it may have moved forward, at most to what was published.
     fn see_complete_head(&mut self) -> Result<(), Poisoned> {
         // Acquire: the client has read the completions before this head.
         let head = self.mapping.control().complete_head.0.load(Ordering::Acquire);

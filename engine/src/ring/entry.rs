@@ -1,8 +1,8 @@
-//! What lies in the ring: 64-byte requests and 32-byte completions, little-endian, and the check
+//! The contents of the ring: 64-byte requests and 32-byte completions, little-endian, and the check
 //! that turns an untrusted request into a [`Request`].
 //!
-//! - Every bit that has no meaning must be zero, so that a later version can give it one.
-//! - The check here needs no context: whether handles, keys and ranges exist is the session's.
+//! - Every bit without a meaning must be zero, so that a later version can give it one.
+//! - The check here needs no context: the session checks that handles, keys and ranges exist.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -12,7 +12,7 @@ use crate::limits::MAX_SEGMENT_BYTES;
 
 const _: () = assert!(cfg!(target_endian = "little"), "ring entries are little-endian");
 
-/// What a request asks for, as the number in its first byte.
+/// The operation of a request: the number in its first byte.
 pub struct Opcode;
 
 impl Opcode {
@@ -22,9 +22,10 @@ impl Opcode {
     pub const WRITE: u8 = 1;
     /// Segment to buffer.
     pub const READ: u8 = 2;
-    /// This participant's segment is whole; completes when the checkpoint is durable and visible.
+    /// Every byte of this participant's segment is written; completes when the checkpoint is
+    /// durable and visible.
     pub const COMMIT: u8 = 3;
-    /// Give the checkpoint up.
+    /// Abort the checkpoint.
     pub const ABORT: u8 = 4;
 }
 
@@ -129,7 +130,7 @@ pub enum Request {
         /// The handle of the checkpoint.
         checkpoint: u64,
     },
-    /// Give the checkpoint up.
+    /// Abort the checkpoint.
     Abort {
         /// The handle of the checkpoint.
         checkpoint: u64,
@@ -154,7 +155,7 @@ pub enum RejectCode {
     /// Nothing to move.
     #[error("length is zero")]
     Empty,
-    /// The length or an end is beyond every bound.
+    /// The length or an end is out of bounds.
     #[error("range is out of bounds")]
     Range,
 }
@@ -190,7 +191,7 @@ impl SubmitEntry {
         SubmitEntry { opcode: Opcode::COMMIT, checkpoint, user_data, ..Self::default() }
     }
 
-    /// Gives the checkpoint up.
+    /// Aborts the checkpoint.
     pub fn abort(checkpoint: u64, user_data: u64) -> Self {
         SubmitEntry { opcode: Opcode::ABORT, checkpoint, user_data, ..Self::default() }
     }
@@ -208,10 +209,10 @@ impl SubmitEntry {
         }
     }
 
-    /// Checks the form of a request that came from outside.
+    /// Checks the form of a request from a client.
     ///
     /// # Errors
-    /// The first thing that is wrong. The request still gets its completion.
+    /// The first error. The request still gets its completion.
     pub fn decode(&self) -> Result<Request, RejectCode> {
         if self.opcode > Opcode::ABORT {
             return Err(RejectCode::Opcode);
@@ -269,7 +270,7 @@ impl SubmitEntry {
 }
 
 impl CompleteEntry {
-    /// All that was asked was done. `result` is the bytes moved, at most `i64::MAX`.
+    /// Everything that was requested is done. `result` is the bytes moved, at most `i64::MAX`.
     pub fn success(user_data: u64, bytes: u64, aux: u64) -> Self {
         let result = i64::try_from(bytes).unwrap_or(i64::MAX);
         CompleteEntry { user_data, result, aux, ..Self::default() }

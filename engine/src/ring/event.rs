@@ -28,7 +28,7 @@ impl Event {
         if fd < 0 {
             return Err(Error::last_os("eventfd"));
         }
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor was just made and has no other owner.
         Ok(Event { file: unsafe { OwnedFd::from_raw_fd(fd) }.into() })
     }
 
@@ -38,7 +38,7 @@ impl Event {
         let _ = (&self.file).write(1_u64.as_bytes());
     }
 
-    /// Makes it unreadable and says how many signals that took back.
+    /// Makes it unreadable; returns how many signals there were.
     pub fn take_signals(&self) -> u64 {
         let mut count = 0_u64;
         // It fails, and the count stays 0, when there was no signal.

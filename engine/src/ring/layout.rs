@@ -1,4 +1,4 @@
-//! Where everything lies in the ring's memory, and the only code that turns it into references.
+//! The layout of the ring's memory, and the only code that turns it into references.
 //!
 //! ```text
 //!     0  identity: magic u64, version, submit entry bytes, complete entry bytes,
@@ -15,10 +15,10 @@
 //!
 //! - Indices run freely over all of u32 and wrap; the place of an entry is its index modulo the
 //!   size of the array, a power of two.
-//! - Every access to the memory is atomic, so that another process that writes there at the same
-//!   moment can make values strange, but no behaviour undefined.
-//! - Sizes are private copies: what the identity says is written once, and believed by a client
-//!   once, after it was checked.
+//! - Every access to the memory is atomic. So another process that writes there at the same moment
+//!   can change values, but cannot cause undefined behaviour.
+//! - Sizes are private copies: the identity is written once, and a client reads it once and checks
+//!   it.
 
 #![allow(unsafe_code)]
 
@@ -107,9 +107,9 @@ impl RingSizes {
 pub enum RingState {
     /// It does.
     Open,
-    /// It has let go of it.
+    /// It has released the ring.
     Closed,
-    /// An index jumped: one end, or something that writes to its memory, is broken.
+    /// An index jumped: one end, or another writer of its memory, is broken.
     Poisoned,
 }
 
@@ -131,7 +131,7 @@ impl RingState {
     }
 }
 
-/// What the memory is. Always plain atomics: it is no part of the protocol that loom checks.
+/// Identifies the memory. Always plain atomics: it is not part of the protocol that loom checks.
 #[repr(C)]
 struct Identity {
     magic: plain::AtomicU64,
@@ -146,7 +146,7 @@ struct Identity {
 #[repr(C, align(128))]
 pub(super) struct Line(pub(super) AtomicU32);
 
-/// Whether an end sleeps: 0 or 1, alone in its cache lines. It is the one kind of word that both
+/// Whether an end sleeps: 0 or 1, alone in its cache lines. It is the only kind of word that both
 /// ends write, so every write is a swap: no write of one end hides one of the other that it missed.
 #[repr(C)]
 pub(super) struct Sleeping(Line);
@@ -160,7 +160,7 @@ impl Sleeping {
         self.0.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether it was set. Usually it was not, and then a load is all it costs.
+    /// Whether it was set. Usually it was not, and then this costs only a load.
     pub(super) fn clear(&self) -> bool {
         self.0.0.load(Ordering::Relaxed) != 0 && self.0.0.swap(0, Ordering::Relaxed) != 0
     }
@@ -205,7 +205,7 @@ const _: () = {
 pub(super) struct Mapping {
     region: Region,
     sizes: RingSizes,
-    /// loom's atomics cannot live in a memfd: while it checks the protocol the words lie here.
+    /// loom's atomics cannot be in a memfd: while loom checks the protocol, the words are here.
     #[cfg(loom)]
     model: Model,
 }
@@ -240,7 +240,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps a ring that another process, or this one, created and that nobody has used yet.
+    /// Maps a ring that another process, or this one, created and that has no client yet.
     pub(super) fn attach(memfd: OwnedFd) -> Result<Mapping, Error> {
         let region = Region::from_memfd(memfd)?;
         if region.len_bytes() < ARRAYS_OFFSET_BYTES as u64 {

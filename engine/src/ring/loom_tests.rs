@@ -1,5 +1,5 @@
 //! Every interleaving and every allowed memory order of the two ends, on rings small enough to
-//! wrap within a test. Minutes at most; `LOOM_MAX_PREEMPTIONS=3` in front makes it a second. Run:
+//! wrap within a test. Takes minutes at most, with `LOOM_MAX_PREEMPTIONS=3` a second. Run:
 //! `RUSTFLAGS="--cfg loom" cargo test -p stanchion-engine --release --lib ring::loom`
 
 use ::loom::thread;
@@ -39,7 +39,7 @@ fn entries_are_whole_and_in_order() {
             let mut done = 0;
             while done < COUNT {
                 let (served, signal) = serve(&mut engine);
-                assert!(!signal, "nobody sleeps here");
+                assert!(!signal, "no end sleeps here");
                 done += served;
                 thread::yield_now();
             }
@@ -50,7 +50,7 @@ fn entries_are_whole_and_in_order() {
         while received < COUNT {
             if submitted < COUNT {
                 let outcome = client.submit(&[request(submitted)]);
-                assert!(!outcome.wake_engine, "nobody sleeps here");
+                assert!(!outcome.wake_engine, "no end sleeps here");
                 submitted += outcome.accepted as u64;
             }
             let mut out = [CompleteEntry::default()];

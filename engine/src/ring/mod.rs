@@ -1,10 +1,10 @@
 //! The ring between one trainer thread and one reactor: 64-byte requests one way, 32-byte
 //! completions the other, in a memfd, with the same layout in one process and across two.
 //!
-//! - One writer per index. Each end keeps its own index and its last sight of the other's in private
-//!   memory; what lies in shared memory is a hint that is checked before it is used.
-//! - The engine copies a request once, word by word, and never looks at the shared one again.
-//! - An index that jumps poisons the ring for good: the session ends, and nobody else is touched.
+//! - One writer per index. Each end keeps its own index and its last view of the other's in private
+//!   memory; values in shared memory are checked before they are used.
+//! - The engine copies a request once, word by word, and never reads the shared one again.
+//! - An index that jumps poisons the ring permanently: the session ends, and no other is affected.
 //! - A completion slot is reserved when a request is taken, so a completion always has room.
 //! - The client never has more requests outstanding than there are completion slots. So the engine
 //!   never finds the completion ring full, unless the client breaks this rule; then only it stalls.
@@ -12,8 +12,8 @@
 //!
 //! # Sleeping
 //!
-//! Either end may sleep, and the other end is told, by a return value, when it must be woken; how
-//! is the caller's business (unpark, eventfd). No wake-up is lost, because of two fences:
+//! Either end may sleep. A return value reports to the other end that it must wake the sleeper; how
+//! is up to the caller (unpark, eventfd). No wake-up is lost, because of two fences:
 //!
 //! | sleeper (`prepare_sleep`, `prepare_wait`) | publisher (`submit`, `publish`) |
 //! |---|---|
@@ -22,12 +22,12 @@
 //! | read index: new, do not sleep | read sleeping: 1, wake |
 //!
 //! Whichever fence comes first in their single order, the other side's read sees the store before
-//! it: at least one of the two reads tells. The publisher that finds 1 swaps it for 0, so that one
-//! sleep costs one wake; whoever swaps must wake. A wake may come for a sleep that is over already,
-//! so sleepers look again in a loop. The loom tests check this exhaustively.
+//! it: at least one of the two reads sees the other's store. The publisher that finds 1 swaps it
+//! for 0, so that one sleep costs one wake; the end that swaps must wake. A wake may come after its
+//! sleep has ended, so sleepers check again in a loop. The loom tests check this exhaustively.
 //!
-//! A client that waits for room in the submit ring waits for completions: it has some outstanding,
-//! or there would be room.
+//! A client that waits for room in the submit ring waits for completions: if it had none
+//! outstanding, there would be room.
 
 mod atomic;
 mod client;
@@ -62,7 +62,7 @@ use crate::error::Error;
 /// Both ends of a new ring in this process.
 ///
 /// # Errors
-/// When the memory cannot be had.
+/// When the memory is not available.
 pub fn pair(sizes: RingSizes) -> Result<(Client, Engine), Error> {
     pair_from(sizes, 0)
 }

@@ -1,4 +1,4 @@
-//! A drive, its commands and buffers, as the tests use them; and a target of a test's own.
+//! A drive, its commands and buffers, for the tests; and a target that one test starts for itself.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_int, c_void};
@@ -12,7 +12,7 @@ use spdk_sys::*;
 /// Status code type and status code.
 pub const SUCCESS: (u16, u16) = (0, 0);
 
-/// A request and what came of it. Boxed: the shim keeps a pointer to it while it is outstanding.
+/// A request and its result. Boxed: the shim keeps a pointer to it while it is outstanding.
 pub struct Command {
     pub request: stn_spdk_request,
     pub completions: Cell<u32>,
@@ -33,8 +33,8 @@ impl Command {
 }
 
 extern "C" fn note_completion(context: *mut c_void, sct: u16, sc: u16, _dnr: bool) {
-    // SAFETY: the context is the boxed Command that owns the request and is alive; only its cells are borrowed, since the
-    // request beside them may be borrowed by whoever submitted it.
+    // SAFETY: the context is the boxed Command that owns the request and is alive; only its cells
+    // are borrowed, since the submitter may have borrowed the request next to them.
     let (completions, status) = unsafe {
         let command = context.cast::<Command>();
         (&(*command).completions, &(*command).status)
@@ -155,12 +155,12 @@ impl Drop for Buffer {
 pub struct OwnTarget {
     run_dir: PathBuf,
     pub address: CString,
-    /// The name of the only host that it admits.
+    /// The only host that it admits.
     pub host: CString,
 }
 
 impl OwnTarget {
-    /// Whether a target can run here; says why not.
+    /// Whether a target can run here; prints the reason if not.
     pub fn can_start() -> bool {
         let prefix = std::env::var_os("STANCHION_SPDK_PREFIX");
         let prefix = prefix.map_or_else(|| PathBuf::from("/opt/stanchion-spdk"), PathBuf::from);

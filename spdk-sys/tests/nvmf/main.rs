@@ -1,7 +1,8 @@
-//! The shim against a real controller over NVMe/TCP: what it writes is there, and every request completes exactly once.
+//! The shim against a real controller over NVMe/TCP: written data is read back, and every request completes exactly once.
 //!
-//! Starts targets of its own, and is skipped, with a message, where that cannot be. Only a drive with the serial number of such
-//! a target is accepted. SPDK initialises once per process, so this is one test in a binary of its own.
+//! Starts its own targets, and is skipped, with a message, where that is not possible. Only a drive
+//! with the serial number of such a target is accepted. SPDK initialises once per process, so this
+//! is one test in a binary of its own.
 
 #![cfg(not(without_bindings))]
 
@@ -29,7 +30,7 @@ fn shim_over_nvme_tcp() {
     if !OwnTarget::can_start() {
         return;
     }
-    // One target at a time on this machine, whatever runs the tests. The lock of a folder leaves
+    // One target at a time on this machine, whatever runs the tests. A lock on a folder leaves
     // nothing behind.
     let turn = File::open("/sys/kernel/mm").unwrap();
     turn.lock().unwrap();
@@ -55,7 +56,7 @@ fn shim_over_nvme_tcp() {
     writes_are_read_back(&drive);
     bad_arguments_are_refused(&drive);
     errors_reach_the_request(&drive);
-    full_queue_is_told(&mut drive);
+    full_queue_is_reported(&mut drive);
     foreign_memory_can_be_registered(&drive);
     reset_keeps_the_drive_usable(&mut drive);
     reset_under_load(&mut drive);
@@ -95,10 +96,10 @@ fn connect(target: &OwnTarget) -> Drive {
     let mut namespace_info = stn_spdk_namespace_info::default();
     // SAFETY: the environment is up; pointers to locals; the controller is used only when connecting succeeded.
     unsafe {
-        let nobody = c"trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:1 subnqn:nqn.2026-01.io.stanchion:nobody";
+        let absent = c"trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:1 subnqn:nqn.2026-01.io.stanchion:absent";
         stn_spdk_set_log_level(-1);
         let refused =
-            stn_spdk_controller_connect(nobody.as_ptr(), &Default::default(), &mut controller);
+            stn_spdk_controller_connect(absent.as_ptr(), &Default::default(), &mut controller);
         stn_spdk_set_log_level(0);
         assert_eq!((refused, controller.is_null()), (-libc::ENODEV, true));
 
@@ -155,7 +156,7 @@ fn writes_are_read_back(drive: &Drive) {
     const CHUNKS: usize = 32;
     let mut written = Buffer::new(CHUNKS * MIB);
     let mut read = Buffer::new(CHUNKS * MIB);
-    // The time as seed: what an earlier run left on the drive must not pass for this one's.
+    // The time as seed: data of an earlier run must not pass for this run's.
     let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_micros() as u64 & 0xFFFF_FFFF;
     fill(written.slice(), seed);
     let lba = |chunk: usize| (chunk * MIB / drive.sector_bytes) as u64;
@@ -186,7 +187,7 @@ fn writes_are_read_back(drive: &Drive) {
     }
     drive.finish(&commands);
     assert!(commands.iter().all(|command| command.status.get() == SUCCESS));
-    assert!(written.slice() == read.slice(), "read back something else than was written");
+    assert!(written.slice() == read.slice(), "the data read is not the data written");
 }
 
 fn bad_arguments_are_refused(drive: &Drive) {
@@ -249,8 +250,9 @@ fn errors_reach_the_request(drive: &Drive) {
     drive.finish_with(sound, SUCCESS);
 }
 
-/// A second queue pair with few request objects: -ENOMEM before long, nothing lost, and room again after.
-fn full_queue_is_told(drive: &mut Drive) {
+/// A second queue pair with few request objects: it returns -ENOMEM, loses nothing, and has room
+/// again.
+fn full_queue_is_reported(drive: &mut Drive) {
     let buffer = Buffer::new(4096);
     let options =
         stn_spdk_qpair_options { io_queue_size: 8, io_queue_requests: 16, delay_submit: true };
@@ -305,7 +307,7 @@ fn foreign_memory_can_be_registered(drive: &Drive) {
 
 fn reset_keeps_the_drive_usable(drive: &mut Drive) {
     let buffer = Buffer::new(MIB);
-    // SAFETY: one thread uses the controller, and the namespace is asked for anew.
+    // SAFETY: one thread uses the controller, and the namespace is looked up again.
     unsafe {
         assert!(stn_spdk_controller_process_admin(drive.controller) >= 0);
         assert_eq!(stn_spdk_controller_reset(drive.controller), 0);
@@ -320,8 +322,8 @@ fn reset_keeps_the_drive_usable(drive: &mut Drive) {
     drive.finish_with(command, SUCCESS);
 }
 
-/// A reset with commands under way ends each of them once, and what is then said of a write is true: one that succeeded is
-/// there, and one that was aborted can be sent again to the same place.
+/// A reset with commands in flight ends each of them once, and the result of each write is correct:
+/// one that succeeded can be read back, and one that was aborted can be repeated at the same place.
 fn reset_under_load(drive: &mut Drive) {
     const CHUNKS: usize = 16;
     let mut written = Buffer::new(CHUNKS * MIB);
@@ -336,7 +338,7 @@ fn reset_under_load(drive: &mut Drive) {
             let at = unsafe { written.start.add(chunk * MIB) };
             assert_eq!(drive.write(command, at, lba(chunk, drive), MIB, 0), 0);
         }
-        // SAFETY: one thread uses the controller, and the namespace is asked for anew.
+        // SAFETY: one thread uses the controller, and the namespace is looked up again.
         unsafe {
             for _ in 0..round {
                 assert!(stn_spdk_qpair_process_completions(drive.qpair, 0) >= 0);
@@ -368,7 +370,7 @@ fn reset_under_load(drive: &mut Drive) {
         }
         assert!(found.slice() == written.slice(), "round {round}");
     }
-    assert!(aborted > 0, "no reset met a command under way");
+    assert!(aborted > 0, "no reset found a command in flight");
 }
 
 /// Leaves the drive with a new queue pair.

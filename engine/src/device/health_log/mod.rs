@@ -1,4 +1,4 @@
-//! A drive's own account of its health.
+//! The health log of a drive.
 
 mod page;
 mod read;

@@ -1,33 +1,33 @@
-//! NVMe log page 02h: what a drive reports of its own health.
+//! NVMe log page 02h: the drive's report of its own health.
 
 use serde::Serialize;
 
 /// Bytes of the log page.
 pub const HEALTH_LOG_BYTES: usize = 512;
 
-/// What a drive tells of its health.
+/// The health log of a drive.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct HealthLog {
-    /// Bits of trouble; [`HealthLog::warnings`] has them in words.
+    /// Warning bits; [`HealthLog::warnings`] has them in words.
     pub critical_warning: u8,
-    /// Degrees Celsius; absent where the drive does not tell.
+    /// Degrees Celsius; absent where the drive does not report it.
     pub temperature_celsius: Option<i32>,
-    /// Spare blocks left, of 100.
+    /// Spare blocks that remain, of 100.
     pub spare_percent: u8,
-    /// Below that many the drive warns.
+    /// The drive warns below this value.
     pub spare_threshold_percent: u8,
-    /// Of the endurance that the maker estimates; more than 100 is possible, 255 is 255 or more.
+    /// Share of the rated endurance that is used; may exceed 100; 255 means 255 or more.
     pub used_percent: u8,
-    /// Cuts of power without notice.
+    /// Losses of power without notice.
     pub unsafe_shutdowns: u64,
-    /// Errors of the medium that the drive could not mend.
+    /// Media errors that the drive could not correct.
     pub media_errors: u64,
 }
 
 impl HealthLog {
     /// Reads the log page. Every value of its bytes means something.
     pub fn decode(log: &[u8; HEALTH_LOG_BYTES]) -> HealthLog {
-        // 128-bit counters; one that passes 64 bits is as alarming as the largest of those.
+        // 128-bit counters; a value beyond 64 bits is given as the largest 64-bit number.
         let counter = |at: usize| {
             let bytes: [u8; 16] = std::array::from_fn(|byte| log[at + byte]);
             u64::try_from(u128::from_le_bytes(bytes)).unwrap_or(u64::MAX)

@@ -12,12 +12,12 @@ use crate::error::{Error, IoError};
 use crate::host::pci;
 use crate::host::sysfs::{self, DeviceNumber, System};
 
-/// Asks a drive. `None` for what keeps no such account: files, and block devices that are no NVMe.
+/// Reads a drive's health log. `None` for a file, and for a block device that is not NVMe.
 ///
-/// A PCIe drive of SPDK's is attached for that, which resets it: no other process may be using it.
+/// An SPDK drive on PCIe is attached for this, which resets it: no other process may use it.
 ///
 /// # Errors
-/// When the drive cannot be asked.
+/// When the drive cannot be read.
 pub fn read_health_log(address: &DriveAddress) -> Result<Option<HealthLog>, Error> {
     match address {
         DriveAddress::Path(path) => match controller_of(&System::live(), path) {
@@ -77,7 +77,7 @@ fn through_kernel(controller: &Path) -> Result<HealthLog, Error> {
     const _: () = assert!(size_of::<PassThrough>() == 0x48);
     const GET_LOG_PAGE: u8 = 0x02;
     const HEALTH: u32 = 0x02;
-    let asking = || format!("asking {} for its health", controller.display());
+    let asking = || format!("reading the health log of {}", controller.display());
     let file = File::open(controller).map_err(|error| Error::os(asking(), error))?;
     let mut log = [0_u8; HEALTH_LOG_BYTES];
     let mut command = PassThrough {
@@ -90,7 +90,7 @@ fn through_kernel(controller: &Path) -> Result<HealthLog, Error> {
         ..PassThrough::default()
     };
     // SAFETY: the request takes a `struct nvme_passthru_cmd`, whose layout this is, and writes at
-    // most `data_bytes` to `log`, which outlives the call and is used by nobody else meanwhile.
+    // most `data_bytes` to `log`, which outlives the call and which nothing else uses meanwhile.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), ADMIN_COMMAND as _, &raw mut command) };
     match result {
         0 => Ok(HealthLog::decode(&log)),
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_keeps_no_account() {
+    fn a_file_has_no_health_log() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let address = DriveAddress::Path(file.path().to_owned());
         assert_eq!(read_health_log(&address).unwrap(), None);

@@ -1,8 +1,8 @@
-//! The open file or block device: found, classified, locked, measured, and held until it is dropped.
+//! The open file or block device: found, classified, locked, measured, and held until dropped.
 //!
 //! Invariants:
-//! - What is opened for I/O is the very inode that was classified: it is first opened as a mere
-//!   location (which runs no driver and blocks on no FIFO) and then again through that descriptor.
+//! - The inode opened for I/O is the one that was classified: it is first opened as a location only
+//!   (which runs no driver and blocks on no FIFO), then again through that descriptor.
 //! - Every descriptor is O_DIRECT, and transfers of whole blocks suit its alignment.
 //! - The lock lives exactly as long as the descriptor: exclusive for writing, shared for reading.
 
@@ -22,9 +22,9 @@ use crate::host::sysfs::{self, DeviceNumber, Holders, LINGER, LINGER_LOOK, Syste
 use crate::limits::{BLOCK_BYTES, MAX_CHUNK_BYTES};
 use crate::units::{is_block_aligned, round_down};
 
-/// How long one persists against holders that are alive or unknown: udev locks and reads a block
-/// device for a moment after anybody who could write to it closed it, and a lock may be let go just
-/// before one looks who holds it.
+/// How long to retry against holders that are alive or unknown: udev locks and reads a block device
+/// briefly after a writer closes it, and a lock may be released just before its holder is looked
+/// up.
 const BRIEFLY: Duration = Duration::from_millis(500);
 
 /// An open, locked file or block device.
@@ -32,8 +32,8 @@ const BRIEFLY: Duration = Duration::from_millis(500);
 pub(super) struct DriveFile {
     pub(super) file: File,
     pub(super) mode: OpenMode,
-    /// The unit in which the kernel moves direct I/O: a transfer that ends elsewhere met the end of
-    /// the file.
+    /// The unit in which the kernel moves direct I/O: a transfer that ends elsewhere reached the
+    /// end of the file.
     pub(super) unit_bytes: u32,
     pub(super) address: String,
     serial: String,
@@ -43,7 +43,7 @@ pub(super) struct DriveFile {
 }
 
 impl DriveFile {
-    /// Opens and locks `path`, and reads what can be known of it.
+    /// Opens and locks `path`, and reads the drive's properties.
     pub(super) fn open(path: &Path, mode: OpenMode) -> Result<DriveFile, Error> {
         let name = path.display().to_string();
         let location = open_location(path)?;
@@ -53,7 +53,7 @@ impl DriveFile {
             .map_err(|error| explain_open(&name, &metadata, error))?;
         persist(&metadata, || lock(&file, mode)).map_err(|error| busy(&name, &metadata, error))?;
         let unit_bytes = direct_unit_bytes(&file, &name)?;
-        // For a block device, too, the end is where its last byte ends.
+        // For a block device, too, the end is the position after its last byte.
         let end = file
             .seek(SeekFrom::End(0))
             .map_err(|error| Error::os(format!("finding the size of {name}"), error))?;
@@ -97,7 +97,7 @@ impl DriveFile {
         })
     }
 
-    /// The drive, once it is known what moves its bytes.
+    /// What is known of the drive, once the back end is chosen.
     pub(super) fn info(&self, back_end: &'static str, queue_depth: u32) -> DriveInfo {
         DriveInfo {
             address: self.address.clone(),
@@ -114,12 +114,12 @@ impl DriveFile {
     }
 }
 
-/// Makes a drive of `size_bytes`, a whole number of blocks, out of a new file: the space is
-/// reserved, and the file and its name are durable, when this returns. A crash on the way leaves
-/// nothing, where the file system can make files without a name, as ext4, XFS and Btrfs can.
+/// Makes a drive of `size_bytes`, a whole number of blocks, from a new file. When this returns, the
+/// space is reserved, and the file and its name are durable. A crash during it leaves nothing
+/// behind where the file system supports files without a name, as ext4, XFS and Btrfs do.
 ///
 /// # Errors
-/// [`Error::Usage`] when the file exists or the size is no whole number of blocks;
+/// [`Error::Usage`] when the file exists or the size is not a whole number of blocks;
 /// [`Error::Environment`] when the file system has no room or cannot reserve it. A half-made file
 /// is removed.
 pub fn create_file(path: &Path, size_bytes: u64) -> Result<(), Error> {
@@ -155,7 +155,7 @@ pub fn create_file(path: &Path, size_bytes: u64) -> Result<(), Error> {
     filled.map_err(|error| {
         let removed = match if has_name { fs::remove_file(path) } else { Ok(()) } {
             Ok(()) => "the half-made file was removed".to_owned(),
-            Err(error) => format!("the half-made file is left there ({error})"),
+            Err(error) => format!("the half-made file could not be removed ({error})"),
         };
         match error.raw_os_error() {
             Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Error::Environment(format!(
@@ -177,7 +177,7 @@ pub fn create_file(path: &Path, size_bytes: u64) -> Result<(), Error> {
         .map_err(|error| Error::os(format!("making the name {name} durable"), error))
 }
 
-/// Gives a file without a name its first one, unless something has that name.
+/// Gives a file without a name its first name, unless that name is taken.
 #[allow(unsafe_code)]
 fn give_name(file: &File, path: &Path) -> io::Result<()> {
     let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
@@ -209,7 +209,7 @@ fn reserve(file: &File, size_bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Tries again while what is in the way will go away by itself, as far as one can tell.
+/// Retries while the obstacle may go away by itself.
 fn persist<T>(
     metadata: &fs::Metadata,
     mut attempt: impl FnMut() -> io::Result<T>,
@@ -223,7 +223,7 @@ fn persist<T>(
         };
         let device = DeviceNumber::from_raw(metadata.dev());
         let holders = System::live().lock_holders(device, metadata.ino());
-        // A lock that goes away just now, after a long wait, deserves another attempt.
+        // A lock that is released just now, after a long wait, justifies another attempt.
         if seen.0 != Some(holders) {
             seen = (Some(holders), Instant::now());
         }
@@ -245,8 +245,8 @@ fn is_in_the_way(error: &io::Error) -> bool {
 
 fn open_direct(location: &File, mode: OpenMode, is_block_device: bool) -> io::Result<File> {
     let write = mode == OpenMode::ReadWrite;
-    // Without O_CREAT, O_EXCL claims a block device: it fails while anything is mounted from it,
-    // swaps on it or is stacked on it, and keeps others from doing so.
+    // Without O_CREAT, O_EXCL claims a block device: it fails while the device is mounted, used for
+    // swap or stacked on, and prevents that for others.
     let exclusive = if is_block_device && write { libc::O_EXCL } else { 0 };
     reopen(location, write, libc::O_DIRECT | exclusive)
 }
@@ -281,7 +281,7 @@ fn lock(file: &File, mode: OpenMode) -> io::Result<()> {
     }
 }
 
-/// Names whoever keeps us from a drive, as far as the kernel tells.
+/// Names the holders that block us from a drive, as far as the kernel shows them.
 fn busy(name: &str, metadata: &fs::Metadata, error: io::Error) -> Error {
     if !is_in_the_way(&error) {
         return Error::os(format!("locking {name}"), error);
@@ -305,7 +305,7 @@ fn busy(name: &str, metadata: &fs::Metadata, error: io::Error) -> Error {
 
 /// The unit of direct I/O of an open file, which divides a block.
 fn direct_unit_bytes(file: &File, name: &str) -> Result<u32, Error> {
-    /// What a drive's sector is when the kernel does not tell.
+    /// A drive's sector when the kernel does not report it.
     const SECTOR_BYTES: u32 = 512;
     let Some((memory, offset)) = direct_alignment(file) else { return Ok(SECTOR_BYTES) };
     let fits = |unit: u32| unit != 0 && BLOCK_BYTES.is_multiple_of(u64::from(unit));
@@ -328,7 +328,7 @@ fn direct_unit_bytes(file: &File, name: &str) -> Result<u32, Error> {
 /// How a file or block device wants direct I/O to be aligned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectIo {
-    /// Memory, in bytes; `None` where the kernel does not tell.
+    /// Memory, in bytes; `None` where the kernel does not report it.
     pub memory_bytes: Option<u32>,
     /// Offsets and lengths, in bytes.
     pub offset_bytes: u32,
@@ -337,8 +337,8 @@ pub struct DirectIo {
 /// Opens a drive for direct reading, without a lock, and asks for its alignment.
 ///
 /// # Errors
-/// [`Error::Environment`] where direct I/O cannot be had or does not suit blocks;
-/// [`Error::DriveNotFound`]; [`Error::Usage`] for what can be no drive.
+/// [`Error::Environment`] where direct I/O is not available or does not suit blocks;
+/// [`Error::DriveNotFound`]; [`Error::Usage`] for what cannot be a drive.
 pub fn direct_io(path: &Path) -> Result<DirectIo, Error> {
     let name = path.display().to_string();
     let location = open_location(path)?;
@@ -350,7 +350,7 @@ pub fn direct_io(path: &Path) -> Result<DirectIo, Error> {
     Ok(DirectIo { memory_bytes: direct_alignment(&file).map(|(memory, _)| memory), offset_bytes })
 }
 
-/// Alignment of memory and of offsets for direct I/O; `None` where the kernel does not tell.
+/// Alignment of memory and of offsets for direct I/O; `None` where the kernel does not report it.
 #[allow(unsafe_code)]
 fn direct_alignment(file: &File) -> Option<(u32, u32)> {
     // SAFETY: `statx` is plain integers, for which zero is a value.
@@ -366,13 +366,13 @@ fn direct_alignment(file: &File) -> Option<(u32, u32)> {
             &raw mut found,
         )
     };
-    let told = result == 0 && found.stx_mask & libc::STATX_DIOALIGN != 0;
-    told.then_some((found.stx_dio_mem_align, found.stx_dio_offset_align))
+    let reported = result == 0 && found.stx_mask & libc::STATX_DIOALIGN != 0;
+    reported.then_some((found.stx_dio_mem_align, found.stx_dio_offset_align))
 }
 
 impl Drop for DriveFile {
-    /// Unlocks now: a descriptor inherited by a child, or a ring that the kernel is still tearing
-    /// down, would keep the lock longer than the device lives.
+    /// Unlocks now: a descriptor inherited by a child, or a ring that the kernel has not destroyed
+    /// yet, would keep the lock longer than the device lives.
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         // SAFETY: plain call on a descriptor that `self.file` owns.

@@ -12,7 +12,7 @@ use crate::limits::MAX_QUEUE_DEPTH;
 /// The environment variable that forces a method of I/O: `io_uring` or `threads`.
 pub const IO_METHOD_VARIABLE: &str = "STANCHION_KERNEL_IO";
 
-/// How the kernel is asked to move the bytes.
+/// The method of I/O to use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum IoMethod {
     /// io_uring, or threads with a warning where the system refuses it.
@@ -42,15 +42,15 @@ impl IoMethod {
 ///
 /// # Errors
 /// [`Error::DriveNotFound`]; [`Error::Busy`] naming the owner; [`Error::Environment`] where direct
-/// I/O or a forced method cannot be used; [`Error::Usage`] for what can be no drive.
+/// I/O or a forced method cannot be used; [`Error::Usage`] for what cannot be a drive.
 pub fn open(path: &Path, mode: OpenMode, queue_depth: u32) -> Result<Box<dyn Device>, Error> {
     open_with(path, mode, queue_depth, IoMethod::from_environment()?)
 }
 
-/// Sets up a small io_uring and takes it down again, to see whether this process may.
+/// Sets up a small io_uring and closes it again, to check that this process may use it.
 ///
 /// # Errors
-/// What the kernel, or a seccomp filter, answers.
+/// The error of the kernel, or of a seccomp filter.
 pub fn try_io_uring() -> std::io::Result<()> {
     io_uring::IoUring::new(2).map(drop)
 }
@@ -82,7 +82,7 @@ pub(super) fn open_with(
             Err(error) => tracing::warn!(
                 drive = file.address,
                 %error,
-                "io_uring cannot be used; blocking threads do the I/O instead, which costs more CPU"
+                "io_uring cannot be used; blocking threads do the I/O instead, which uses more CPU"
             ),
         }
     }

@@ -40,7 +40,7 @@ fn file_target() -> Target {
     Target { path, _loop_device: None, _dir: dir }
 }
 
-/// Runs `test` with both methods, on a file and on a loop device, where these can be had.
+/// Runs `test` with both methods, on a file and on a loop device, where these are available.
 fn everywhere(test: impl Fn(&Target, IoMethod)) {
     for method in [IoMethod::Uring, IoMethod::Threads] {
         for on_loop in [false, true] {
@@ -79,7 +79,7 @@ fn random_commands_agree_with_a_model() {
 }
 
 #[test]
-fn a_full_queue_is_told_and_nothing_is_lost() {
+fn a_full_queue_is_reported_and_nothing_is_lost() {
     everywhere(|target, method| {
         let mut rig = open_rig(target, OpenMode::ReadWrite, method);
         for piece in 0..u64::from(DEPTH) {
@@ -98,7 +98,7 @@ fn a_full_queue_is_told_and_nothing_is_lost() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_commands_are_refused() {
     everywhere(|target, method| {
         let mut rig = open_rig(target, OpenMode::ReadWrite, method);
         let refused = |errno| Err(SubmitError::Failed(IoError::Os(errno)));
@@ -174,7 +174,7 @@ fn memory_across_the_kernels_limit_of_one_buffer() {
     let region = Arc::new(Region::new((1 << 30) + 1, HugePages::Off).unwrap());
     for method in [IoMethod::Uring, IoMethod::Threads] {
         let Ok(mut device) = open_with(&target.path, OpenMode::ReadWrite, 4, method) else {
-            eprintln!("skipped: {method:?} is not to be had");
+            eprintln!("skipped: {method:?} is not available");
             continue;
         };
         device.register(&region).unwrap();
@@ -195,7 +195,7 @@ fn memory_across_the_kernels_limit_of_one_buffer() {
 }
 
 #[test]
-fn facts_tell_what_it_is() {
+fn the_info_describes_the_drive() {
     everywhere(|target, method| {
         let rig = open_rig(target, OpenMode::ReadOnly, method);
         let info = rig.device.info();
@@ -245,7 +245,7 @@ fn another_process_is_named() {
     };
     let expected = format!("sleep (pid {})", holder.id());
     let end = Instant::now() + PATIENCE;
-    let told = loop {
+    let named = loop {
         match open(&target.path, OpenMode::ReadWrite, 1) {
             Err(Error::Busy { owner, .. }) if owner == expected => break true,
             _ if Instant::now() > end => break false,
@@ -254,12 +254,12 @@ fn another_process_is_named() {
     };
     holder.kill().unwrap();
     holder.wait().unwrap();
-    assert!(told, "{expected} is not named");
+    assert!(named, "{expected} is not named");
     open(&target.path, OpenMode::ReadWrite, 1).unwrap();
 }
 
 #[test]
-fn what_can_be_no_drive_is_refused() {
+fn what_cannot_be_a_drive_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let error = |path: PathBuf| open(&path, OpenMode::ReadWrite, 1).err().unwrap();
@@ -294,7 +294,7 @@ fn no_direct_io_is_an_error_that_names_the_file() {
 }
 
 #[test]
-fn a_new_file_is_whole_or_not_there() {
+fn a_new_file_is_complete_or_absent() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("drive");
     assert!(matches!(create_file(&path, 4097), Err(Error::Usage(_))));
@@ -325,7 +325,7 @@ fn a_full_file_system_leaves_nothing_behind() {
     assert!(matches!(error, Error::Environment(_)), "{error}");
     assert!(error.to_string().contains("no room"), "{error}");
     assert!(!path.exists());
-    // What is mounted can be read, but not taken.
+    // A mounted device can be read, but not opened for writing.
     let error = open(&device.0, OpenMode::ReadWrite, 1).err().unwrap();
     assert!(matches!(error, Error::Busy { .. }), "{error}");
     assert!(error.to_string().contains(mounted.0.path().to_str().unwrap()), "{error}");

@@ -1,11 +1,12 @@
 //! Blocking threads behind two lock-free queues, for systems without io_uring.
 //!
 //! Invariants:
-//! - No more commands are in flight than each queue has room: a push never fails.
-//! - A worker that finds nothing announces that it sleeps, looks once more and only then sleeps;
-//!   `submit` pushes first and looks for sleepers afterwards. One of the two always sees the other.
-//! - Memory is touched only by a worker that took its command. Dropping the device joins all
-//!   workers; commands that none took are forgotten untouched.
+//! - No more commands are in flight than each queue has room for: a push never fails.
+//! - A worker that finds no work announces that it sleeps, checks once more and only then sleeps.
+//!   `submit` pushes first and checks for sleepers afterwards. One of the two always sees the
+//!   other.
+//! - Memory is touched only by the worker that took its command. Dropping the device joins all
+//!   workers; commands that no worker took are dropped untouched.
 
 #![allow(unsafe_code)]
 
@@ -148,15 +149,15 @@ impl WorkQueue {
         }
     }
 
-    /// One system call for what is left after `done_bytes`: bytes moved, or a negative errno.
+    /// One system call for the rest after `done_bytes`: bytes moved, or a negative errno.
     fn transfer(&self, command: &Command, done_bytes: u32) -> i64 {
         let length = (command.memory.len_bytes - done_bytes) as usize;
         let address = command.memory.address.as_ptr().wrapping_add(done_bytes as usize);
         let offset = (command.offset_bytes + u64::from(done_bytes)) as libc::off_t;
         let piece = libc::iovec { iov_base: address.cast(), iov_len: length };
         let drive = self.file.file.as_raw_fd();
-        // SAFETY: the piece is the rest of the command's memory, which whoever submitted it keeps
-        // valid, and untouched by others, until its completion or the drop that joins this thread.
+        // SAFETY: the piece is the rest of the command's memory, which the submitter keeps valid,
+        // and untouched by others, until its completion or the drop that joins this thread.
         let moved = unsafe {
             match command.operation {
                 Operation::Read => libc::preadv(drive, &raw const piece, 1, offset),
@@ -223,7 +224,7 @@ impl Drop for ThreadsDevice {
         self.queue.stop.store(true, Ordering::Release);
         for worker in self.workers.drain(..) {
             worker.thread().unpark();
-            // A worker that panicked touches nothing any more, which is all that matters here.
+            // A worker that panicked touches nothing any more, and only that matters here.
             let _ = worker.join();
         }
     }

@@ -1,17 +1,17 @@
-//! How far one transfer came when a system call for it returns.
+//! How far a transfer is when a system call for it returns.
 
 use crate::error::IoError;
 
 /// What to do after one system call of a transfer came back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AfterCall {
-    /// All that was asked, or an error.
+    /// All that was requested, or an error.
     Done(Result<(), IoError>),
-    /// Go on from `done_bytes`, which may be where it was.
+    /// Go on from `done_bytes`, which may be unchanged.
     Continue { done_bytes: u32 },
 }
 
-/// Judges `result`, bytes or a negative errno, of a call that was to move `len_bytes - done_bytes`.
+/// Decides on `result`, bytes or a negative errno, of a call for `len_bytes - done_bytes`.
 pub(super) fn after_call(
     len_bytes: u32,
     done_bytes: u32,
@@ -22,7 +22,7 @@ pub(super) fn after_call(
         let errno = i32::try_from(-result).unwrap_or(libc::EIO);
         return match errno {
             libc::EAGAIN | libc::EINTR => AfterCall::Continue { done_bytes },
-            // The device went away, or its driver has no path to it any more.
+            // The device is gone, or its driver has no path to it.
             libc::ENODEV | libc::ENXIO | libc::ENOLINK => AfterCall::Done(Err(IoError::Removed)),
             _ => AfterCall::Done(Err(IoError::Os(errno))),
         };
@@ -32,7 +32,7 @@ pub(super) fn after_call(
     if done == len_bytes {
         AfterCall::Done(Ok(()))
     } else if moved == 0 || !done.is_multiple_of(unit_bytes) {
-        // The end of the file; where it lies inside a sector no direct I/O could go on from it.
+        // The end of the file; direct I/O could not go on from the middle of a sector.
         AfterCall::Done(Err(IoError::Short { moved_bytes: done }))
     } else {
         AfterCall::Continue { done_bytes: done }
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_transfers_go_on_and_the_end_of_the_file_stops() {
+    fn short_transfers_continue_and_the_end_of_the_file_stops_them() {
         assert_eq!(after_call(8192, 0, 8192, 512), AfterCall::Done(Ok(())));
         assert_eq!(after_call(8192, 0, 512, 512), AfterCall::Continue { done_bytes: 512 });
         assert_eq!(after_call(8192, 512, 7680, 512), AfterCall::Done(Ok(())));
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_retried_or_told() {
+    fn errors_are_retried_or_reported() {
         let retry = AfterCall::Continue { done_bytes: 512 };
         assert_eq!(after_call(8192, 512, -i64::from(libc::EAGAIN), 512), retry);
         assert_eq!(after_call(8192, 512, -i64::from(libc::EINTR), 512), retry);

@@ -1,12 +1,13 @@
 //! One io_uring per drive.
 //!
 //! Invariants:
-//! - A slot has at most one entry in the ring or the kernel at a time, and there are as many slots
-//!   as the submission queue has room: a push never fails.
+//! - A slot has at most one entry in the ring or the kernel at a time, and the submission queue has
+//!   room for all slots: a push never fails.
 //! - Memory that the kernel may touch belongs to slots whose entry the kernel has taken. Dropping
-//!   the device waits for each of them; entries that the kernel never took vanish with the ring.
-//! - Entries are handed over in batches: by the next poll, which enters the kernel only when there
-//!   is something to hand over or the kernel says that it has something to finish.
+//!   the device waits for each of them; entries that the kernel never took are dropped with the
+//!   ring.
+//! - Entries are submitted in batches, by the next poll. It enters the kernel only when there is
+//!   something to submit or the kernel reports that it has something to finish.
 
 #![allow(unsafe_code)]
 
@@ -43,17 +44,17 @@ struct Slot {
     table_entry: Option<u16>,
 }
 
-/// A ring that was proven to work, and whether it has a buffer table.
+/// A ring that was shown to work, and whether it has a buffer table.
 pub(super) struct Ring {
     ring: IoUring,
     has_table: bool,
 }
 
-/// Sets up a ring for `file`, and proves with one empty command that it may be used: a seccomp
+/// Sets up a ring for `file`, and checks with one empty command that it may be used: a seccomp
 /// filter can allow the setup and forbid the rest.
 pub(super) fn new_ring(file: &DriveFile, queue_depth: u32) -> io::Result<Ring> {
     // The polling thread enters the kernel often enough, so it need not be interrupted for each
-    // completion; kernels before 5.19 do not know that.
+    // completion; kernels before 5.19 do not have that flag.
     let mut ring: IoUring = match IoUring::builder()
         .dontfork()
         .setup_submit_all()
@@ -95,12 +96,12 @@ pub(super) struct UringDevice {
     info: DriveInfo,
     slots: Box<[Slot]>,
     free: Vec<u32>,
-    /// With each region its first entry in the buffer table, if it has one.
+    /// For each region its first entry in the buffer table, if it has one.
     regions: Regions<Option<u16>>,
     /// Which entries of the buffer table are in use; empty when there is no table.
     table: Vec<bool>,
-    /// Whether a failure to enter the kernel was told already.
-    told: bool,
+    /// Whether a failure to enter the kernel was already logged.
+    logged: bool,
 }
 
 // SAFETY: nothing in it belongs to a thread: the ring's mappings and descriptors are used through
@@ -125,11 +126,11 @@ impl UringDevice {
             info,
             regions: Regions::new(),
             table: vec![false; if ring.has_table { usize::from(TABLE_ENTRIES) } else { 0 }],
-            told: false,
+            logged: false,
         }
     }
 
-    /// Hands pending entries to the kernel and lets it finish what it has. Never waits.
+    /// Submits pending entries to the kernel and lets it finish what it has. Never waits.
     fn enter(&mut self) {
         let queue = self.ring.submission();
         let needed = !queue.is_empty() || queue.taskrun() || queue.cq_overflow();
@@ -145,7 +146,7 @@ impl UringDevice {
                     // Short of memory or of room for completions: the next poll tries again.
                     Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => return,
                     _ => {
-                        if !std::mem::replace(&mut self.told, true) {
+                        if !std::mem::replace(&mut self.logged, true) {
                             let drive = &self.info.address;
                             tracing::error!(drive, %error, "io_uring_enter fails; trying again");
                         }
@@ -156,7 +157,7 @@ impl UringDevice {
         }
     }
 
-    /// The first of `count` neighbouring free entries of the buffer table.
+    /// The first of `count` adjacent free entries of the buffer table.
     fn free_entries(&self, count: usize) -> Option<usize> {
         (0..(self.table.len() + 1).saturating_sub(count))
             .find(|first| self.table[*first..*first + count].iter().all(|used| !used))
@@ -219,7 +220,7 @@ fn table_entry(region: &Region, first: Option<u16>, memory: &DmaSlice) -> Option
 }
 
 impl Slot {
-    /// The ring entry for what is left of the command.
+    /// The ring entry for the rest of the command.
     fn entry(&self, index: u32) -> squeue::Entry {
         let memory = self.command.memory;
         let length = memory.len_bytes - self.done_bytes;
@@ -360,11 +361,11 @@ impl Drop for UringDevice {
             };
             if entered.is_err() {
                 // Interrupted, or not allowed any more: the completions come all the same, and
-                // nothing may be freed before they did.
+                // nothing may be freed before that.
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        // The kernel tears a ring down some time after its descriptor was closed; the drive must be
+        // The kernel destroys a ring some time after its descriptor was closed; the drive must be
         // free for the next owner now.
         if let Err(error) = self.ring.submitter().unregister_files() {
             tracing::debug!(%error, "the ring keeps its drive open until the kernel is done with it");

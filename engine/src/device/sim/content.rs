@@ -1,11 +1,12 @@
-//! What a simulated drive stores, and what a power cut leaves of it. No commands, no memory, no I/O.
+//! What a simulated drive stores, and what a power cut leaves of it. No commands, no memory, no
+//! I/O.
 //!
 //! Two layers of blocks: `newest`, what a read sees, and `durable`, what survives. A completed write
 //! is in `newest` at once, and in `volatile` until a flush moves it to `durable`. Blocks are shared
 //! by reference between layers, pending writes and forks, so copies of a drive are cheap.
 //!
-//! Completed writes are numbered in the order of completion. A block of `durable` remembers the
-//! number of the write it came from, so that an older write never covers a newer one, whichever way
+//! Completed writes are numbered in the order of completion. A block of `durable` keeps the number
+//! of the write that it came from, so that an older write never covers a newer one, whichever way
 //! each of them became durable.
 
 use std::collections::BTreeMap;
@@ -15,7 +16,8 @@ use super::write::{WriteId, WriteState};
 use crate::limits::BLOCK_BYTES;
 
 pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
-/// What a cut write is made of, whatever the drive's block size: bad drives tear even blocks.
+/// The unit in which a write can be torn, whatever the drive's block size: bad drives tear even
+/// blocks.
 pub(super) const SECTOR: usize = 512;
 const SECTORS_PER_BLOCK: usize = BLOCK / SECTOR;
 
@@ -86,7 +88,7 @@ enum Store {
     Dense(Box<[u8]>),
 }
 
-/// A write that its submitter has given up on, or lost: it may land later, or never.
+/// A write without a submitter, which gave up or was lost: it may land later, or never.
 #[derive(Clone)]
 struct Stray {
     write: Write,
@@ -129,7 +131,7 @@ impl Content {
                 into.copy_from_slice(&bytes[start..start + into.len()]);
             }
             Store::Sparse { newest, .. } => {
-                // Most of a sparse drive is absent, and looked for once.
+                // Most of a sparse drive is absent; it is looked up once.
                 into.fill(0);
                 let first = offset_bytes / BLOCK_BYTES;
                 let blocks = first..first + (into.len() / BLOCK) as u64;
@@ -190,12 +192,12 @@ impl Content {
         });
     }
 
-    /// A write loses its submitter. With a number of polls it is sure to land after them.
+    /// A write loses its submitter. If a number of polls is given, it lands after them for certain.
     pub(super) fn stray(&mut self, write: Write, lands_after_polls: Option<u32>) {
         self.strays.push(Stray { write, lands_after_polls });
     }
 
-    /// A poll passes for strays.
+    /// Counts one poll for the strays.
     pub(super) fn pass_poll(&mut self) {
         let mut i = 0;
         while i < self.strays.len() {
@@ -213,7 +215,7 @@ impl Content {
     }
 
     /// Decides, when the drive is opened again without a power cut, which strays landed. Those that
-    /// are sure to land keep their time: a late write can outlive its process.
+    /// are certain to land keep their time: a late write can outlive its process.
     pub(super) fn settle_strays(&mut self, mut lands: impl FnMut() -> bool) {
         for stray in std::mem::take(&mut self.strays) {
             if stray.lands_after_polls.is_some() {
@@ -267,8 +269,8 @@ impl Content {
         *newest = durable.clone();
     }
 
-    /// Changes stored bytes behind everybody's back, in both layers. `change` gets pieces that
-    /// do not cross a block, each with its place on the drive; both layers are cut alike.
+    /// Changes stored bytes without a command, in both layers. `change` gets pieces that do not
+    /// cross a block, each with its place on the drive; both layers are cut alike.
     pub(super) fn tamper(&mut self, offset_bytes: u64, len: u64, change: impl Fn(u64, &mut [u8])) {
         match &mut self.store {
             Store::Dense(bytes) => {

@@ -126,7 +126,7 @@ impl Device for SimDevice {
             Operation::Write | Operation::WriteDurable => {
                 let len_bytes = command.memory.len_bytes as usize;
                 // SAFETY: `check` found the bytes within a registered region, which `self.regions`
-                // keeps mapped, and the caller promises that nobody writes them meanwhile.
+                // keeps mapped, and the caller promises that no thread writes them meanwhile.
                 unsafe { slice::from_raw_parts(command.memory.address.as_ptr(), len_bytes) }
             }
             Operation::Read | Operation::Flush => &[],
@@ -146,7 +146,7 @@ impl Device for SimDevice {
         let mut count = 0;
         for completion in completions {
             let next = if is_alive {
-                // The first one is sure, so that polling gets on.
+                // The first one is certain, so that polling makes progress.
                 hardware.next_completion(self.drive.world(), count == 0)
             } else {
                 hardware.next_orphan(self.epoch)
@@ -168,7 +168,7 @@ impl Device for SimDevice {
 }
 
 impl Drop for SimDevice {
-    /// Memory is only touched within `submit` and `poll`, so nothing has to be waited for.
+    /// Memory is only touched within `submit` and `poll`, so there is nothing to wait for.
     fn drop(&mut self) {
         let mut hardware = self.drive.lock();
         if hardware.epoch == self.epoch {

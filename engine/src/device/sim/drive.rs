@@ -35,7 +35,7 @@ impl SimDrive {
     /// An empty drive with a power supply of its own.
     ///
     /// # Errors
-    /// [`Error::Usage`] when the configuration makes no sense.
+    /// [`Error::Usage`] when the configuration is invalid.
     pub fn new(config: SimConfig) -> Result<SimDrive, Error> {
         SimDrive::new_in(&SimWorld::new(), config)
     }
@@ -43,7 +43,7 @@ impl SimDrive {
     /// An empty drive on the power supply, and in the command count, of `world`.
     ///
     /// # Errors
-    /// [`Error::Usage`] when the configuration makes no sense.
+    /// [`Error::Usage`] when the configuration is invalid.
     pub fn new_in(world: &SimWorld, mut config: SimConfig) -> Result<SimDrive, Error> {
         config.capacity_bytes = round_down(config.capacity_bytes, BLOCK_BYTES);
         let wrong = |what: &str| Error::Usage(format!("simulated drive {}: {what}", config.serial));
@@ -74,7 +74,7 @@ impl SimDrive {
         Ok(SimDrive { hardware: Arc::new(Mutex::new(hardware)), world: world.clone() })
     }
 
-    /// A copy as of this instant, with a power supply of its own: not open, no faults, no trace.
+    /// A copy as of this instant, with its own power supply: not open, no faults, no trace.
     /// Commands in flight are strays of the copy: each write may land or not. Blocks are shared
     /// until written, except for a dense drive.
     pub fn fork(&self) -> SimDrive {
@@ -168,7 +168,7 @@ impl SimDrive {
             .collect()
     }
 
-    /// Sets a fault. Of several that hit one command, the one that was set first decides.
+    /// Sets a fault. If several hit one command, the one that was set first counts.
     ///
     /// # Errors
     /// [`Error::Usage`] when the drive is dense and the effect needs what a dense drive does not
@@ -189,7 +189,7 @@ impl SimDrive {
         Ok(())
     }
 
-    /// Forgets all faults. What they did stays done.
+    /// Removes all faults. Their effects remain.
     pub fn clear_faults(&self) {
         self.lock().faults.clear();
     }
@@ -226,8 +226,9 @@ impl SimDrive {
         Some(bytes)
     }
 
-    /// Flips one bit of the stored content. As all tampering, it hurts what reads see and what is
-    /// durable; a write that is not durable yet may still cover it. Nothing beyond the drive's end.
+    /// Flips one bit of the stored content. Like all tampering, it changes what reads see and what
+    /// is durable; a write that is not durable yet may still cover it. No effect beyond the drive's
+    /// end.
     pub fn flip_bit(&self, offset_bytes: u64, bit: u8) {
         self.tamper(offset_bytes, 1, |_, bytes| bytes[0] ^= 1 << (bit % 8));
     }
@@ -270,12 +271,12 @@ impl SimDrive {
         hash.digest128()
     }
 
-    /// Starts a record of commands, with room for so many events before it has to grow.
+    /// Starts a record of commands, with room for `room` events before it has to grow.
     pub fn start_trace(&self, room: usize) {
         self.lock().trace = Some(Vec::with_capacity(room));
     }
 
-    /// The events since the start or the last take; the record goes on.
+    /// The events since the start or the last take; recording continues.
     pub fn take_trace(&self) -> Vec<TraceEvent> {
         self.lock().trace.as_mut().map(std::mem::take).unwrap_or_default()
     }

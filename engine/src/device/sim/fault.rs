@@ -13,7 +13,7 @@ pub enum When {
     Nth(u64),
     /// This one and every later one.
     From(u64),
-    /// One in so many, by the drive's seed.
+    /// One in this many, by the drive's seed.
     OneIn(u64),
 }
 
@@ -24,25 +24,25 @@ pub enum Effect {
     Refuse(IoError),
     /// Completes with this error and has no effect.
     Fail(IoError),
-    /// A write completes with this error, and lands all the same, so many polls later: what a drive
-    /// may do with an aborted command until it is reset. Other operations just fail.
+    /// A write completes with this error, and still lands after some polls: a drive may do that
+    /// with an aborted command until it is reset. Other operations just fail.
     FailThenLand {
         /// The status.
         error: IoError,
         /// Polls between the completion and the landing.
         after_polls: u32,
     },
-    /// Completes well and has no effect: a lost write, a flush that lies, a read that leaves the
-    /// memory as it was.
+    /// Completes successfully and has no effect: a lost write, a flush that lies, a read that
+    /// leaves the memory as it was.
     Lose,
-    /// Reads from, or writes to, this place instead; moved down to fit the drive if need be.
+    /// Reads from, or writes to, this place instead; moved down to fit the drive if necessary.
     Misdirect {
         /// Block aligned.
         offset_bytes: u64,
     },
     /// A read sees what each block held before its newest completed write. No effect on others.
     Stale,
-    /// Completes only after so many polls that do not give it.
+    /// Completes only after this many polls.
     Delay {
         /// Polls without it.
         polls: u32,

@@ -18,7 +18,7 @@ use crate::error::IoError;
 use crate::limits::BLOCK_BYTES;
 use crate::units::is_block_aligned;
 
-/// All that is behind the lock.
+/// All that the lock protects.
 pub(super) struct Hardware {
     pub(super) config: SimConfig,
     pub(super) content: Content,
@@ -27,7 +27,7 @@ pub(super) struct Hardware {
     pub(super) trace: Option<Vec<TraceEvent>>,
     pub(super) in_flight: VecDeque<InFlight>,
     pub(super) next_write: u64,
-    /// Tells a device that is open from those that a power cut has cut off.
+    /// Distinguishes a device that is open from those that a power cut has disconnected.
     pub(super) epoch: u64,
     pub(super) is_open: bool,
     pub(super) is_removed: bool,

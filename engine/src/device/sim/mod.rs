@@ -1,9 +1,9 @@
 //! The `sim` back end: a drive in memory, seeded and deterministic, with power cuts and faults.
 //!
-//! [`SimDrive`] is the hardware: it outlives whoever drives it, and tests act on it from outside.
+//! [`SimDrive`] is the hardware: it outlives its users, and tests act on it from outside.
 //! [`SimDevice`] is what the engine opens. One at a time.
 //!
-//! What a command goes through: submitted, completed (volatile), durable. The invariants:
+//! The stages of a command: submitted, completed (volatile), durable. The invariants:
 //! - A write's bytes are taken when it is submitted; they become what reads see when it completes,
 //!   and durable when a flush completes that was submitted after that, or at once if the write was
 //!   [`super::Operation::WriteDurable`] or the drive has no volatile cache.
@@ -11,8 +11,8 @@
 //!   all, nothing, or any 512-byte sectors. A failed command may be in flight, for this purpose,
 //!   only where a fault says so ([`Effect::FailThenLand`]).
 //! - Everything that happens is a function of the configuration, the seeds and the order of calls.
-//! - `submit` and `poll` make no system calls beyond a mutex that nobody contends for. On a dense
-//!   drive without faults and trace they never allocate; a sparse one allocates for each write.
+//! - `submit` and `poll` make no system calls beyond a mutex without contention. On a dense drive
+//!   without faults and trace they never allocate; a sparse one allocates for each write.
 //!
 //! A dense drive has all its memory from the start and stores a write when it is submitted. That is
 //! a drive without a volatile cache whose in-flight writes happen to survive every power cut.

@@ -1,11 +1,11 @@
-//! A small seeded generator, so that a simulation is repeated by its seed on every machine.
+//! A small seeded generator, so that a seed repeats a simulation on every machine.
 
 /// SplitMix64: one word of state, every seed good. Not for secrets.
 #[derive(Clone, Debug)]
 pub struct SimRng(u64);
 
 impl SimRng {
-    /// A generator whose whole future follows from `seed`.
+    /// A generator whose every output follows from `seed`.
     pub fn new(seed: u64) -> SimRng {
         SimRng(seed)
     }

@@ -1,4 +1,4 @@
-//! The record of what commands a simulated drive got.
+//! The record of the commands that a simulated drive got.
 
 use crate::device::Operation;
 use crate::error::IoError;
@@ -8,14 +8,14 @@ use crate::error::IoError;
 pub struct TraceEvent {
     /// Order over all drives of the same `SimWorld`.
     pub at: u64,
-    /// What the command was.
+    /// The command's operation.
     pub operation: Operation,
-    /// Where, as the command said.
+    /// The command's offset.
     pub offset_bytes: u64,
-    /// How long.
+    /// The command's length.
     pub len_bytes: u32,
     /// The command's tag.
     pub tag: u64,
-    /// `None`: it was submitted. Otherwise it ended like this, or was refused like this.
+    /// `None`: it was submitted. Otherwise it ended, or was refused, with this status.
     pub ended: Option<Result<(), IoError>>,
 }

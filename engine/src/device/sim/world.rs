@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The power and the clock of a set of simulated drives. Cloning gives another handle on the same.
 ///
 /// The order of events is only as deterministic as the threads that cause them: with one thread it
-/// is a function of the seeds.
+/// depends on the seeds alone.
 #[derive(Clone, Debug, Default)]
 pub struct SimWorld(Arc<World>);
 
@@ -54,8 +54,8 @@ impl SimWorld {
         self.0.off.store(true, Ordering::SeqCst);
     }
 
-    /// Gives power again and forgets a planned crash. What the cut did to each drive's cache is
-    /// said by [`super::SimDrive::crash`] before; without it the caches survived.
+    /// Restores power and cancels a planned crash. [`super::SimDrive::crash`], called before,
+    /// decides what the cut did to each drive's cache; without it the caches survived.
     pub fn power_on(&self) {
         self.0.crash_at.store(u64::MAX, Ordering::SeqCst);
         self.0.off.store(false, Ordering::SeqCst);
@@ -66,7 +66,7 @@ impl SimWorld {
         !self.0.off.load(Ordering::SeqCst)
     }
 
-    /// Counts one command and says whether it still gets executed.
+    /// Counts one command; returns whether it is still executed.
     pub(super) fn admit(&self) -> bool {
         let number = self.0.submitted.fetch_add(1, Ordering::SeqCst);
         if number >= self.0.crash_at.load(Ordering::SeqCst) {

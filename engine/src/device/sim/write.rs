@@ -13,7 +13,7 @@ pub enum WriteState {
     Volatile,
     /// Submitted, and not completed.
     InFlight,
-    /// Its submitter is gone or was told that it failed, and it may still land.
+    /// Its submitter is gone or got an error, and it may still land.
     Stray,
 }
 

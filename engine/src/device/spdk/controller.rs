@@ -3,10 +3,10 @@
 //!
 //! - Connecting and detaching happen under one lock of the process, so that a controller is never
 //!   connected again while it is still being detached.
-//! - Every other call on a controller happens under its own lock, as SPDK's interface wants it. The
-//!   polling threads only try that lock: whoever holds it is tending the controller already.
-//! - A queue pair has its controller: it is freed first.
-//! - What waits for a fabric's target has a limit: see [`super::watchdog`], and the timeouts of SPDK.
+//! - Every other call on a controller happens under its own lock, as SPDK's interface requires. The
+//!   polling threads only try that lock: its holder already does the controller's upkeep.
+//! - A queue pair holds its controller: it is freed first.
+//! - Each wait for a fabric's target has a limit: see [`super::watchdog`], and SPDK's timeouts.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::NonNull;
@@ -24,16 +24,16 @@ use crate::address::{function_of_transport_id, split_host};
 use crate::device::health_log::{HEALTH_LOG_BYTES, HealthLog};
 use crate::error::Error;
 
-/// How often a connection is tried that a busy target did not answer.
+/// Attempts to connect to a busy target that did not answer.
 const CONNECT_ATTEMPTS: u32 = 4;
 /// No further attempt is made after this long.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(15);
-/// A failure after this long means that nobody answered.
+const CONNECT_RETRY_TIME: Duration = Duration::from_secs(15);
+/// A failure after this long means that no target answered.
 const SILENCE: Duration = Duration::from_secs(1);
-/// A target that has accepted a connection has this long to answer what making it asks.
+/// How long a target that accepted a connection has to answer the commands of connecting.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// A fabric's target drops us when it hears nothing for so long. Polls come every 50 ms even when
-/// nothing flows; between opening a drive and its first poll lies the opening of the others.
+/// A fabric's target disconnects us when it receives nothing for this long. Polls come every 50 ms
+/// even when idle; between opening a drive and its first poll the other drives are opened.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 static CONNECTED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
@@ -47,17 +47,17 @@ struct Entry {
 struct Connection {
     transport_id: String,
     pci_function: Option<String>,
-    /// Valid until its entry is removed from `CONNECTED`. Used by whoever holds the lock.
+    /// Valid until its entry is removed from `CONNECTED`. Used by the holder of the lock.
     pointer: Mutex<ControllerPointer>,
     failed: AtomicBool,
-    /// What connecting opened. Making a queue pair waits for answers over these, too.
+    /// The sockets that connecting opened. Making a queue pair waits for answers over these, too.
     sockets: watchdog::Sockets,
 }
 
 #[derive(Clone, Copy)]
 struct ControllerPointer(NonNull<stn_spdk_controller>);
 
-// SAFETY: SPDK's controllers belong to no thread; the mutex around the pointer keeps users apart.
+// SAFETY: SPDK's controllers belong to no thread; the mutex around the pointer separates users.
 unsafe impl Send for ControllerPointer {}
 
 /// One user's share in a connected controller.
@@ -78,9 +78,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Controller {
-    /// Connects to a controller, or shares the connection that there is. SPDK must run.
+    /// Connects to a controller, or shares an existing connection. SPDK must run.
     ///
-    /// A controller that leaves one of its own commands without an answer for `admin_limit` counts as
+    /// A controller that does not answer one of its own commands within `admin_limit` counts as
     /// failed from then on.
     pub(super) fn connect(transport_id: &str, admin_limit: Duration) -> Result<Controller, Error> {
         let mut connected = lock(&CONNECTED);
@@ -111,7 +111,7 @@ impl Controller {
             // Null: SPDK makes up a name for this process.
             hostnqn: host.as_ref().map_or(std::ptr::null(), |host| host.as_ptr()),
             keep_alive_timeout_ms: KEEP_ALIVE.as_millis() as u32,
-            no_error_logging: true, // each error reaches whoever asked for the command
+            no_error_logging: true, // each error reaches the caller of the command
             ..Default::default()
         };
         let mut pointer = std::ptr::null_mut();
@@ -122,8 +122,8 @@ impl Controller {
         for _ in 0..CONNECT_ATTEMPTS {
             let started = Instant::now();
             result = watchdog::bounded(CONNECT_LIMIT, peer, &none, || {
-                // SAFETY: NUL-terminated strings that outlive the call, and two locals; nobody else
-                // connects meanwhile.
+                // SAFETY: NUL-terminated strings that outlive the call, and two locals; no other
+                // thread connects meanwhile.
                 unsafe {
                     spdk_sys::stn_spdk_controller_connect(
                         address.as_ptr(),
@@ -132,10 +132,10 @@ impl Controller {
                     )
                 }
             });
-            // A target that is there and busy does not answer in the two seconds that SPDK waits; one
-            // that is not there refuses at once.
+            // A target that is present but busy does not answer within the two seconds that SPDK
+            // waits; an absent one refuses at once.
             let busy = pci_function.is_none() && started.elapsed() >= SILENCE;
-            if result == 0 || !busy || first.elapsed() >= CONNECT_PATIENCE {
+            if result == 0 || !busy || first.elapsed() >= CONNECT_RETRY_TIME {
                 break;
             }
             tracing::warn!(drive = transport_id, "the target is slow to answer; trying again");
@@ -151,8 +151,8 @@ impl Controller {
             sockets: watchdog::open_sockets().difference(&before).cloned().collect(),
         });
         let limit_us = admin_limit.as_micros() as u64;
-        // SAFETY: a connected controller that nobody else knows yet. The context lives until it is
-        // detached: its last user, which detaches it, holds it.
+        // SAFETY: a connected controller that no other code knows yet. The context lives until it
+        // is detached: its last user, which detaches it, holds it.
         unsafe {
             spdk_sys::stn_spdk_controller_on_timeout(
                 pointer.as_ptr(),
@@ -192,11 +192,11 @@ impl Controller {
         unsafe { namespaces(pointer.0) }
     }
 
-    /// The controller's account of its health. Blocks until it has answered.
+    /// The controller's health log. Blocks until it has answered.
     pub(super) fn health(&self) -> Result<HealthLog, Error> {
         let pointer = self.lock();
         let mut log = [0_u8; HEALTH_LOG_BYTES];
-        // SAFETY: a connected controller, under its lock, and a local of the length that is told.
+        // SAFETY: a connected controller, under its lock, and a local of the length that is given.
         let result = unsafe {
             spdk_sys::stn_spdk_controller_health(
                 pointer.0.as_ptr(),
@@ -207,7 +207,7 @@ impl Controller {
         match result {
             0 => Ok(HealthLog::decode(&log)),
             _ => Err(Error::os(
-                format!("asking drive {} for its health", self.connection.transport_id),
+                format!("reading the health log of drive {}", self.connection.transport_id),
                 std::io::Error::from_raw_os_error(-result),
             )),
         }
@@ -218,14 +218,14 @@ impl Controller {
         self.connection.pci_function.is_some()
     }
 
-    /// Keeps the connection alive and completes administrative commands. Never waits. Says whether
-    /// the controller still works.
+    /// Keeps the connection alive and completes administrative commands. Never waits. Returns
+    /// whether the controller still works.
     pub(super) fn tend(&self) -> bool {
         self.tend_with(|_| true)
     }
 
-    /// The same, and whether the namespace is still what it was: it may have been taken away, or
-    /// another one put in its place.
+    /// The same, and whether the namespace is still the one that was opened: it may have been
+    /// removed or replaced.
     pub(super) fn tend_namespace(&self, opened: &Namespace) -> bool {
         self.tend_with(|pointer| {
             // SAFETY: a connected controller, under its lock.
@@ -252,7 +252,7 @@ impl Controller {
             (
                 spdk_sys::stn_spdk_controller_process_admin(pointer.0.as_ptr()) < 0
                     || spdk_sys::stn_spdk_controller_is_failed(pointer.0.as_ptr()),
-                // Whoever unplugs it in good order waits until nobody uses it any more.
+                // In an orderly unplug, the kernel waits until no process uses it any more.
                 spdk_sys::stn_spdk_controller_is_removed(pointer.0.as_ptr())
                     || spdk_sys::stn_spdk_controller_is_absent(pointer.0.as_ptr()),
             )
@@ -270,7 +270,7 @@ impl Controller {
         !self.connection.failed.load(Ordering::Acquire) && check(pointer.0)
     }
 
-    /// Makes a queue pair with room for so many requests.
+    /// Makes a queue pair with room for this many requests.
     pub(super) fn queue_pair(self, requests: u32) -> Result<QueuePair, Error> {
         let options = stn_spdk_qpair_options {
             io_queue_size: 0, // as large as the controller allows, at most 256: SPDK queues the rest
@@ -280,7 +280,7 @@ impl Controller {
         let pointer = {
             let _connected = lock(&CONNECTED);
             let controller = self.lock();
-            // Nobody else connects meanwhile, so that what is cut is ours.
+            // No other thread connects meanwhile, so a connection that is cut is ours.
             let peer = watchdog::peer(&self.connection.transport_id);
             watchdog::bounded(CONNECT_LIMIT, peer, &self.connection.sockets, || {
                 // SAFETY: a connected controller, under its lock, and a local.
@@ -319,7 +319,7 @@ impl Drop for Controller {
         // SAFETY: the last user, whose queue pair is freed; under both locks.
         let result = unsafe {
             if !self.is_pcie() {
-                // A shutdown in good order would wait for its answer for ever, and a target that
+                // An orderly shutdown would wait for its answer without a limit, and a target that
                 // has completed every command needs none.
                 spdk_sys::stn_spdk_controller_fail(pointer.0.as_ptr());
             }
@@ -353,14 +353,14 @@ impl QueuePair {
         unsafe { spdk_sys::stn_spdk_qpair_is_connected(self.as_ptr()) }
     }
 
-    /// Stops a drive from touching memory although commands are outstanding: a PCIe controller is
-    /// disabled by a reset, as a deleted queue alone does not end what the drive already works on.
-    /// The reset concerns every queue of a controller, so it is left out when others use it. A
-    /// fabric's controller is given up without asking it: no memory is reached without its
-    /// connections, whose ends are here.
+    /// Prevents a drive from touching memory although commands are outstanding. A PCIe controller
+    /// is disabled by a reset: deleting a queue does not end the commands that the drive already
+    /// works on. The reset affects every queue of a controller, so it is omitted when others use
+    /// it. A fabric's controller is given up without a command: it reaches memory only through its
+    /// connections, and we hold their ends.
     ///
-    /// Blocks until the controller has answered or its own timeout (CAP.TO) has passed. Says whether
-    /// the drive cannot touch memory any more.
+    /// Blocks until the controller has answered or its own timeout (CAP.TO) has passed. Returns
+    /// whether the drive can no longer touch memory.
     pub(super) fn fence(&mut self) -> bool {
         if !self.controller.is_pcie() {
             let controller = self.controller.lock();
@@ -377,13 +377,15 @@ impl QueuePair {
             return false;
         }
         let controller = self.controller.lock();
-        // SAFETY: nobody else uses this controller or its queues: one user, and both locks are held.
+        // SAFETY: one user, and both locks are held: no other code uses this controller or its
+        // queues.
         unsafe {
             if spdk_sys::stn_spdk_controller_is_absent(controller.0.as_ptr()) {
-                // What was pulled out touches nothing, and a link that comes back has reset its drive.
+                // A drive that was pulled touches nothing, and a link that comes back has reset its
+                // drive.
                 spdk_sys::stn_spdk_controller_fail(controller.0.as_ptr());
             } else if spdk_sys::stn_spdk_controller_reset(controller.0.as_ptr()) == 0 {
-                // A queue that exists at the controller can be freed in good order.
+                // A queue that exists at the controller can be freed in the normal way.
                 let _ = spdk_sys::stn_spdk_qpair_reconnect(self.pointer.as_ptr());
                 return true;
             }
@@ -391,7 +393,7 @@ impl QueuePair {
         false
     }
 
-    /// Has SPDK fail the next commands with this opcode; held back for `hold` if that is given.
+    /// Makes SPDK fail the next commands with this opcode; delayed by `hold` if that is given.
     #[cfg(any(test, feature = "internals"))]
     pub(super) fn inject(&self, opcode: u8, hold: Option<Duration>, count: u32, sct: u8, sc: u8) {
         let hold_us = hold.map_or(0, |hold| hold.as_micros() as u64);
@@ -423,8 +425,8 @@ impl QueuePair {
     }
 }
 
-/// SPDK's word that a command is late. Those of a queue pair have a clock of their own; one to the
-/// controller itself, such as a keep-alive, means that the controller does not answer any more.
+/// SPDK's callback for a late command. Those of a queue pair have their own clock; a late command
+/// to the controller itself, such as a keep-alive, means that the controller does not answer.
 unsafe extern "C" fn timed_out(context: *mut c_void, qpair: *mut stn_spdk_qpair, _command: u16) {
     if !qpair.is_null() {
         return;
@@ -457,13 +459,13 @@ impl Drop for QueuePair {
 }
 
 /// # Safety
-/// A connected controller that nobody else uses meanwhile.
+/// A connected controller that no other thread uses meanwhile.
 pub(super) unsafe fn namespace(
     controller: NonNull<stn_spdk_controller>,
     id: u32,
 ) -> Option<Namespace> {
     let mut info = stn_spdk_namespace_info::default();
-    // SAFETY: the caller's controller; the namespace is asked while it cannot change.
+    // SAFETY: the caller's controller; the namespace is read while it cannot change.
     unsafe {
         let pointer = spdk_sys::stn_spdk_controller_namespace(controller.as_ptr(), id);
         let pointer = NonNull::new(pointer)?;
@@ -479,7 +481,7 @@ pub(super) unsafe fn namespaces(controller: NonNull<stn_spdk_controller>) -> Vec
         // SAFETY: the caller's controller.
         let id =
             unsafe { spdk_sys::stn_spdk_controller_next_namespace(controller.as_ptr(), previous) };
-        // Ascending, so that a controller that answers nonsense cannot keep us here.
+        // Ascending, so that a controller with invalid answers cannot keep this in a loop.
         (id > previous).then_some(id)
     };
     std::iter::successors(next(0), |id| next(*id)).take(1024).collect()

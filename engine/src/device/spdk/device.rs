@@ -30,18 +30,18 @@ use crate::memory::Region;
 pub const TIMEOUT_VARIABLE: &str = "STANCHION_IO_TIMEOUT_S";
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often the controller and the clock of the commands are looked after.
+/// How often the controller and the timeouts of commands are checked.
 const TEND_INTERVAL: Duration = Duration::from_millis(10);
 /// Request objects of one queue pair at most: some 300 bytes each.
 const MAX_REQUESTS: u64 = 16 << 10;
-/// What SPDK gives a queue pair by itself.
+/// The size of a queue pair's pool if none is given to SPDK.
 const MIN_REQUESTS: u64 = 512;
 
 /// See [`unaccounted_requests`].
 static UNACCOUNTED: AtomicU64 = AtomicU64::new(0);
 
 /// Requests that SPDK took and never completed, over all drives that this process has closed or
-/// lost. Anything but 0 is a fault of the driver: what they named is kept and never used again.
+/// lost. Anything but 0 is a fault of the driver: their memory is kept and never used again.
 #[cfg(any(test, feature = "internals"))]
 pub fn unaccounted_requests() -> u64 {
     UNACCOUNTED.load(Ordering::Acquire)
@@ -152,26 +152,26 @@ fn open_device(
     })
 }
 
-/// Waits until nothing that was sent to this drive by whoever lost it can reach it any more.
+/// Waits until no command that a previous owner sent and then lost can reach this drive any more.
 fn wait_for_fence(address: &str, lock: &DriveLock) {
-    let fence = lock.beside("fence");
+    let fence = lock.side_file("fence");
     let mut remaining = fence::remaining(&fence);
     if remaining > Duration::ZERO {
         tracing::warn!(
             drive = address,
             seconds = remaining.as_secs_f32(),
-            "its connection was lost with commands under way: waiting until none can reach it any more"
+            "its connection was lost with commands in flight: waiting until none of them can reach it"
         );
     }
     while remaining > Duration::ZERO {
         std::thread::sleep(remaining);
         remaining = fence::remaining(&fence);
     }
-    // What cannot be removed has passed all the same.
+    // If the file cannot be removed, its time has passed all the same.
     let _ = std::fs::remove_file(fence);
 }
 
-/// A drive's own account of its health.
+/// A drive's health log.
 ///
 /// # Errors
 /// As [`open`]; [`Error::Environment`] when the drive does not answer.
@@ -195,7 +195,7 @@ fn timeout(variable: Option<&str>) -> Result<Duration, Error> {
     }
 }
 
-/// An open drive. The lock is last: it is let go when the controller is.
+/// An open drive. The lock is last: it is released together with the controller.
 struct SpdkDevice {
     /// None once the drive is lost.
     queue: Option<QueuePair>,
@@ -209,7 +209,7 @@ struct SpdkDevice {
     mode: OpenMode,
     timeout: Duration,
     tended: Instant,
-    /// The drive refused a command as lost; the next poll ends the rest.
+    /// The drive refused a command as lost; the next poll ends the others.
     lost: bool,
     info: DriveInfo,
     /// In tests.
@@ -218,13 +218,13 @@ struct SpdkDevice {
     lock: DriveLock,
 }
 
-// SAFETY: SPDK ties queue pairs and namespaces to no thread; it wants one thread at a time, which
-// `&mut self` gives, and a move to another thread orders what the first one did before it. The
-// slots are known to nobody but this device and the requests on its queue pair. What several
-// devices share, the controller, is behind a lock of its own.
+// SAFETY: SPDK ties queue pairs and namespaces to no thread. It requires one thread at a time,
+// which `&mut self` gives; a move to another thread orders what the first one did before it. Only
+// this device and the requests on its queue pair know the slots. The controller, which several
+// devices share, has its own lock.
 unsafe impl Send for SpdkDevice {}
 
-/// What became of sending a slot's pieces.
+/// The result of sending a slot's pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sent {
     All,
@@ -244,7 +244,7 @@ impl SpdkDevice {
             let offset = command.offset_bytes + u64::from(sent);
             let length = self.split.next(offset, command.memory.len_bytes - sent);
             let Some(request) = self.slots.next_request(slot) else {
-                debug_assert!(false, "more pieces than reckoned");
+                debug_assert!(false, "more pieces than computed");
                 return Sent::Failed(IoError::Os(libc::EINVAL));
             };
             let memory = command.memory.address.as_ptr().wrapping_add(sent as usize).cast();
@@ -253,9 +253,9 @@ impl SpdkDevice {
             let fua = spdk_sys::STN_SPDK_FLAG_FUA;
             let (queue, namespace) = (queue.as_ptr(), self.namespace.pointer.as_ptr());
             // SAFETY: a live queue pair and its namespace, used by this thread alone; a request of
-            // a slot that is not on its way, pinned in `self.slots`. The piece lies within the
-            // command's memory, which `submit` found within a registered region and whose owner
-            // leaves it alone until the completion: see `submit`.
+            // a slot that is not in flight, pinned in `self.slots`. The piece lies within the
+            // command's memory: `submit` found that in a registered region, and its owner does not
+            // touch it until the completion.
             let result = unsafe {
                 match command.operation {
                     Operation::Read => {
@@ -273,8 +273,7 @@ impl SpdkDevice {
             match -result {
                 0 => self.slots.sent(slot, length),
                 libc::ENOMEM => return Sent::Stalled,
-                // Lost; or the namespace is not there any more, which makes no sense of a command
-                // that was checked.
+                // Lost; or the namespace is gone, which makes a checked command invalid.
                 libc::ENXIO | libc::EINVAL => {
                     self.lost = true;
                     return Sent::Failed(IoError::Removed);
@@ -285,7 +284,7 @@ impl SpdkDevice {
         Sent::All
     }
 
-    /// Everything that is due: completions, what could not be sent before, the controller.
+    /// Does all that is due: completions, stalled pieces, the controller.
     fn work(&mut self) {
         let Some(queue) = &self.queue else { return };
         #[cfg(any(test, feature = "internals"))]
@@ -310,8 +309,8 @@ impl SpdkDevice {
     }
 
     fn send_stalled(&mut self) {
-        // Each once, oldest first, as long as SPDK takes them. One that has failed meanwhile has
-        // nothing more to send and leaves the list.
+        // Each once, oldest first, while SPDK takes them. One that has failed meanwhile has nothing
+        // more to send and leaves the list.
         let mut full = false;
         for _ in 0..self.stalled.len() {
             let Some(slot) = self.stalled.pop_front() else { return };
@@ -333,7 +332,7 @@ impl SpdkDevice {
         let Some(queue) = &self.queue else { return };
         let is_same = queue.controller().tend_namespace(&self.namespace);
         if !is_same || !queue.is_connected() {
-            self.lose("its controller has failed, or its namespace is not what it was");
+            self.lose("its controller has failed, or its namespace has changed");
         } else if let Some(oldest) = self.slots.oldest()
             && now.saturating_duration_since(oldest) > self.timeout
         {
@@ -341,7 +340,7 @@ impl SpdkDevice {
         }
     }
 
-    /// Gives the drive up: when this returns it touches no memory any more, and every command has
+    /// Gives the drive up: when this returns it can no longer touch memory, and every command has
     /// ended.
     fn lose(&mut self, why: &str) {
         let Some(mut queue) = self.queue.take() else { return };
@@ -357,7 +356,8 @@ impl SpdkDevice {
         }
         self.slots.begin_to_lose();
         if self.slots.outstanding_pieces() > 0 && !queue.fence() {
-            // The drive may write to memory, or read it, whenever it likes: it stays what it is.
+            // The drive may still write to memory, or read it, at any time: it must not be used
+            // again.
             tracing::error!(
                 drive = self.info.address,
                 "its controller was not reset, as it cannot be or others use it: memory that it may touch is \
@@ -366,32 +366,32 @@ impl SpdkDevice {
             std::mem::forget(std::mem::replace(&mut self.regions, Regions::new()));
         }
         drop(queue);
-        self.account();
+        self.check_all_completed();
         self.slots.end_all();
         self.stalled.clear();
     }
 
     fn raise_fence(&self) {
-        if let Err(error) = fence::raise(&self.lock.beside("fence")) {
+        if let Err(error) = fence::raise(&self.lock.side_file("fence")) {
             tracing::error!(
                 drive = self.info.address,
                 %error,
-                "cannot be noted: open it for writing only after half a minute"
+                "the time of the loss cannot be saved: wait half a minute before opening the drive for writing"
             );
         }
     }
 
-    /// After the queue pair was freed, which completes everything: whether it did.
-    fn account(&self) {
+    /// Checks, after the queue pair was freed, that this completed every request.
+    fn check_all_completed(&self) {
         let left = self.slots.outstanding_pieces();
         if left > 0 {
-            // SPDK has lost track of a request: its storage must not become anything else.
+            // SPDK has lost track of a request: its storage must not be used for anything else.
             std::mem::forget(Arc::clone(&self.slots));
             UNACCOUNTED.fetch_add(left.into(), Ordering::AcqRel);
             tracing::error!(
                 drive = self.info.address,
                 requests = left,
-                "SPDK freed a queue without completing what was on it"
+                "SPDK freed a queue without completing its requests"
             );
         }
     }
@@ -434,13 +434,13 @@ impl Device for SpdkDevice {
             Sent::Stalled if any_sent => self.stalled.push_back(slot),
             Sent::Stalled => {
                 self.slots.give_back(slot);
-                // With nothing under way, no poll will ever make room.
+                // With nothing in flight, no poll will ever make room.
                 if self.slots.outstanding_pieces() == 0 {
                     return Err(SubmitError::Failed(IoError::Os(libc::ENOMEM)));
                 }
                 return Err(SubmitError::Full);
             }
-            // The rest is not sent; the command ends with what was.
+            // The rest is not sent; the command ends with the pieces that were.
             Sent::Failed(error) if any_sent => self.slots.send_failed(slot, error),
             Sent::Failed(error) => {
                 self.slots.give_back(slot);
@@ -468,13 +468,13 @@ impl Device for SpdkDevice {
 
 impl Drop for SpdkDevice {
     fn drop(&mut self) {
-        // Ends when the last piece has, or with the drive given up after the timeout.
+        // Ends with the last piece, or when the drive is given up after the timeout.
         while self.queue.is_some() && self.slots.outstanding_pieces() > 0 {
             self.work();
         }
-        // Before the regions: freeing a queue pair ends what little it may still do with memory.
+        // Before the regions: freeing a queue pair ends its last use of memory.
         if self.queue.take().is_some() {
-            self.account();
+            self.check_all_completed();
         }
     }
 }

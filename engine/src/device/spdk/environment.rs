@@ -1,8 +1,10 @@
 //! SPDK's environment: DPDK's memory and its view of PCI, started once per process and kept.
 //!
-//! - Started on a thread of its own, because DPDK pins whoever starts it to one core.
-//! - A failed start is final, too: DPDK cannot be started twice. Every later open tells the same.
-//! - Never taken down: the process's end does that, and its huge pages are unlinked from the start.
+//! - Started on its own thread, because DPDK pins the thread that starts it to one core.
+//! - A failed start is final: DPDK cannot be started twice. Every later open returns the same
+//!   error.
+//! - Never shut down: the end of the process does that, and its huge pages are unlinked from the
+//!   start.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,7 +36,7 @@ struct Started {
 /// Makes sure that SPDK runs, with PCI if this drive needs it.
 ///
 /// # Errors
-/// [`Error::Environment`] with what to run; [`Error::Usage`] for a variable that is no size.
+/// [`Error::Environment`] with what to run; [`Error::Usage`] for a variable that is not a size.
 pub(super) fn start(needs_pci: bool) -> Result<(), Error> {
     let memory_mib = memory_mib(std::env::var(MEMORY_VARIABLE).ok().as_deref())?;
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);

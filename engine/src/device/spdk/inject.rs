@@ -1,7 +1,7 @@
-//! Faults that SPDK's driver is told to make of commands: for tests of what follows from them.
+//! Faults that SPDK's driver injects into commands, for tests.
 //!
-//! SPDK keeps such rules in a queue pair without a lock, so they are handed to the thread that
-//! polls the device and set from there.
+//! SPDK keeps such rules in a queue pair without a lock, so the thread that polls the device sets
+//! them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::controller::QueuePair;
 use crate::device::Operation;
 
-/// What is to go wrong.
+/// The fault.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     /// The next `count` commands of this kind end with this NVMe status, and are not sent.
@@ -24,7 +24,8 @@ pub enum Fault {
         /// How many.
         count: u32,
     },
-    /// The next `count` commands of this kind are kept from the drive for so long; then they fail.
+    /// The next `count` commands of this kind are withheld from the drive for this time; then they
+    /// fail.
     Park {
         /// Which commands.
         operation: Operation,
@@ -51,10 +52,11 @@ struct Waiting {
 }
 
 impl Injector {
-    /// Sets a fault; when this returns the device has it. Somebody polls the device meanwhile.
+    /// Sets a fault; when this returns the device has it. Another thread polls the device
+    /// meanwhile.
     ///
     /// # Panics
-    /// When nobody polls it.
+    /// When no thread polls it.
     #[cfg(any(test, feature = "internals"))]
     pub fn set(&self, fault: Fault) {
         let Waiting { any, faults } = &*self.0;
@@ -66,10 +68,10 @@ impl Injector {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        panic!("nobody polls the device");
+        panic!("no thread polls the device");
     }
 
-    /// Sets what waits. Called by the thread that polls the device.
+    /// Sets the faults that wait. Called by the thread that polls the device.
     pub(super) fn apply(&self, queue: &QueuePair) {
         let Waiting { any, faults } = &*self.0;
         if !any.load(Ordering::Acquire) {
@@ -82,7 +84,7 @@ impl Injector {
                     queue.inject(opcode(operation), None, count, sct, sc);
                 }
                 Fault::Park { operation, hold, count } => {
-                    // What ends by itself ends as a path error does.
+                    // A withheld command ends like one with a path error.
                     queue.inject(opcode(operation), Some(hold), count, 3, 0x70);
                 }
                 Fault::Heal { operation } => queue.remove_injected(opcode(operation)),

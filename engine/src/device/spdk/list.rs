@@ -11,10 +11,10 @@ use super::namespace::{capacity_bytes, serial, supported_split};
 use crate::address::DriveAddress;
 use crate::error::Error;
 
-/// A namespace of a PCIe drive, which is not open.
+/// A namespace of a PCIe drive that is not open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PcieDrive {
-    /// What to give to `--drive`.
+    /// The address for `--drive`.
     pub address: String,
     /// Serial number that the drive reports, trimmed.
     pub serial: String,
@@ -33,7 +33,8 @@ pub struct PcieDrive {
 pub fn list_pcie() -> Result<Vec<PcieDrive>, Error> {
     environment::start(true)?;
     let mut found: Vec<PcieDrive> = Vec::new();
-    // SAFETY: `visit` gets the vector, which outlives the call and is used by nobody else meanwhile.
+    // SAFETY: `visit` gets the vector, which outlives the call and which nothing else uses
+    // meanwhile.
     let result = unsafe { spdk_sys::stn_spdk_pcie_list(Some(visit), (&raw mut found).cast()) };
     if result < 0 {
         return Err(Error::os(

@@ -1,13 +1,14 @@
-//! Drives that SPDK drives: over PCIe, taken away from the kernel, or over a fabric (TCP, RDMA).
+//! Drives through SPDK: over PCIe, detached from the kernel's driver, or over a fabric (TCP, RDMA).
 //!
-//! - One queue pair a device. It is made by whoever opens the device and then used by one thread at
-//!   a time, whichever holds the device: SPDK ties neither to a thread.
-//! - SPDK's own threads do not exist: everything happens inside `submit`, `poll` and `drop`.
+//! - One queue pair for each device. The thread that opens the device makes it; then one thread at
+//!   a time, the one that holds the device, uses it. SPDK ties neither to a thread.
+//! - There are no threads of SPDK: everything happens inside `submit`, `poll` and `drop`.
 //! - A command whose drive was lost, or that took longer than [`TIMEOUT_VARIABLE`] says, ends as
-//!   [`crate::IoError::Removed`], and only once its queue pair is gone and, for PCIe, its controller was
-//!   reset: until then the drive may touch the command's memory. The device stays lost.
-//! - That a write ended so does not say that it never reaches the drive: over a fabric it may do so
-//!   until the target has noticed the loss. The drive is not opened for writing before: see `fence`.
+//!   [`crate::IoError::Removed`]. It ends only once its queue pair is freed and, for PCIe, its
+//!   controller was reset: until then the drive may touch the command's memory. The device stays
+//!   lost.
+//! - A write that ended so may still reach the drive: over a fabric, until the target has noticed
+//!   the loss. The drive is not opened for writing before that: see `fence`.
 
 #![allow(unsafe_code)]
 

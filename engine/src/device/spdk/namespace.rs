@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::limits::BLOCK_BYTES;
 use crate::units::round_down;
 
-/// How commands to a namespace are cut; an error when it cannot be a drive of a pool.
+/// How to split commands to a namespace; an error when it cannot be a drive of a pool.
 pub(super) fn supported_split(
     address: &str,
     about: &stn_spdk_controller_facts,
@@ -42,7 +42,7 @@ pub(super) fn capacity_bytes(namespace: &stn_spdk_namespace_info) -> u64 {
     round_down(bytes, BLOCK_BYTES)
 }
 
-/// The serial number of a namespace: those of one controller have one between them.
+/// The serial number of a namespace: all namespaces of one controller share the controller's.
 pub(super) fn serial(about: &stn_spdk_controller_facts, namespace: u32) -> String {
     let serial = text(&about.serial);
     match namespace {
@@ -51,7 +51,7 @@ pub(super) fn serial(about: &stn_spdk_controller_facts, namespace: u32) -> Strin
     }
 }
 
-/// The drive that a namespace is, when `supported_split` allows it.
+/// The drive info of a namespace, when `supported_split` allows it.
 pub(super) fn drive_info(
     transport_id: &str,
     about: &stn_spdk_controller_facts,

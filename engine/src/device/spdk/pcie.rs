@@ -1,4 +1,4 @@
-//! PCIe drives before SPDK touches them: which driver has them, and who claimed them.
+//! PCIe drives before SPDK touches them: which driver has them, and which process claimed them.
 
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::host::inventory;
 use crate::host::pci::is_user_space_driver;
 
-/// Refuses a function that SPDK cannot have, before SPDK tries.
+/// Refuses a function that SPDK cannot use, before SPDK tries.
 pub(super) fn check_driver(transport_id: &str, function: &str) -> Result<(), Error> {
     let dir = Path::new("/sys/bus/pci/devices").join(function);
     if !dir.exists() {
@@ -40,7 +40,7 @@ pub(super) fn check_driver(transport_id: &str, function: &str) -> Result<(), Err
     }
 }
 
-/// Who has claimed a PCI function through SPDK, by the lock file that SPDK makes for it.
+/// The process that claimed a PCI function through SPDK, by the lock file that SPDK makes for it.
 pub(super) fn owner(function: &str) -> Option<String> {
     // /tmp before SPDK v22.01.
     ["/var/tmp", "/tmp"].iter().find_map(|dir| {

@@ -1,5 +1,5 @@
 //! Regions that SPDK's devices may reach, counted per process: several devices register the same
-//! region, and SPDK refuses memory that it knows already.
+//! region, and SPDK refuses memory that is already registered.
 //!
 //! A [`Registration`] holds its region, so registered memory is mapped memory.
 
@@ -21,7 +21,7 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// Registers a region, or shares in its registration. SPDK must have been started.
+    /// Registers a region, or shares an existing registration. SPDK must have been started.
     pub(super) fn new(region: &Arc<Region>) -> Result<Registration, Error> {
         if !region.is_huge() {
             return Err(Error::Environment(
@@ -50,7 +50,7 @@ impl Registration {
     }
 }
 
-/// Regions that SPDK knows now.
+/// Regions that are registered with SPDK now.
 #[cfg(any(test, feature = "internals"))]
 pub(super) fn count() -> usize {
     let counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,12 +67,12 @@ impl Drop for Registration {
             return;
         }
         counts.remove(&self.region.id());
-        // SAFETY: exactly what `new` registered. Devices drop their registrations when no command
-        // of theirs is in flight, and this was the last.
+        // SAFETY: exactly what `new` registered. Devices drop their registrations when they have no
+        // command in flight, and this was the last one.
         let result =
             unsafe { spdk_sys::stn_spdk_mem_unregister(start(&self.region), length(&self.region)) };
         if result != 0 {
-            // SPDK may still map it for its devices: it must not become other memory.
+            // SPDK may still map it for its devices: the memory must not be reused.
             tracing::error!(error = %os_error(result), "memory cannot be unregistered and stays mapped");
             std::mem::forget(Arc::clone(&self.region));
         }

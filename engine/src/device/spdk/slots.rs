@@ -1,9 +1,9 @@
 //! Commands in flight: a slot for each, and in it a request of the shim for each piece.
 //!
-//! - Everything is allocated once and stays where it is: the shim keeps pointers to requests, and
-//!   its callback finds its way from a request back to the slot.
+//! - Everything is allocated once and stays in place: the shim keeps pointers to requests, and its
+//!   callback finds the slot from a request.
 //! - Cells, not `&mut`: the callback runs inside a call that the device makes. All of it happens on
-//!   the one thread that uses the device at that time; nothing here is touched by another.
+//!   the one thread that uses the device at that time; no other thread touches anything here.
 //! - A slot enters `done` once: when its last piece has ended and no further one will be sent.
 
 use std::cell::{Cell, UnsafeCell};
@@ -38,7 +38,7 @@ struct Slot {
     status: Cell<Result<(), IoError>>,
 }
 
-/// One request of the shim. It is a piece's from its submission to its callback.
+/// One request of the shim. A piece uses it from its submission to its callback.
 struct Piece {
     request: UnsafeCell<stn_spdk_request>,
     slots: Cell<*const Slots>,
@@ -106,7 +106,7 @@ impl Slots {
         for piece in &slots.pieces {
             piece.slots.set(Arc::as_ptr(&slots));
             let request = piece.request.get();
-            // SAFETY: a request that nobody else knows of yet.
+            // SAFETY: a request that no other code knows yet.
             unsafe {
                 (*request).complete = Some(piece_ended);
                 (*request).context = std::ptr::from_ref(piece).cast_mut().cast();
@@ -130,7 +130,7 @@ impl Slots {
         Some(index)
     }
 
-    /// Gives a slot back of which nothing was sent.
+    /// Gives back a slot of which nothing was sent.
     pub(super) fn give_back(&self, index: u32) {
         debug_assert_eq!(self.slots[index as usize].outstanding.get(), 0);
         self.slots[index as usize].stage.set(Stage::Free);
@@ -168,14 +168,14 @@ impl Slots {
                 || slot.sent_bytes.get() < slot.command.get().memory.len_bytes)
     }
 
-    /// The request for the slot's next piece; `None` when it had more pieces than were reckoned.
+    /// The request for the slot's next piece; `None` when it had more pieces than computed.
     pub(super) fn next_request(&self, index: u32) -> Option<*mut stn_spdk_request> {
         let number = self.slots[index as usize].sent_pieces.get() as usize;
         let at = index as usize * self.pieces_per_slot + number;
         (number < self.pieces_per_slot).then(|| self.pieces[at].request.get())
     }
 
-    /// The next piece, of so many bytes, was sent.
+    /// The next piece, of `len_bytes`, was sent.
     pub(super) fn sent(&self, index: u32, len_bytes: u32) {
         let slot = &self.slots[index as usize];
         slot.sent_bytes.set(slot.sent_bytes.get() + len_bytes);
@@ -201,7 +201,7 @@ impl Slots {
         self.outstanding_pieces.get()
     }
 
-    /// Commands that were taken in and not given out.
+    /// Commands that were accepted and whose completions were not taken.
     pub(super) fn in_flight(&self) -> u32 {
         (self.slots.len() - self.free_count.get()) as u32
     }
@@ -211,8 +211,8 @@ impl Slots {
         self.aborted.get()
     }
 
-    /// From here on what fails has been lost, whatever its status says: it was given by whoever took
-    /// the queue down.
+    /// From here on a command that fails is lost, whatever its status says: the status comes from
+    /// taking the queue down.
     pub(super) fn begin_to_lose(&self) {
         self.losing.set(true);
     }
@@ -223,7 +223,7 @@ impl Slots {
         active.map(|slot| slot.since.get()).min()
     }
 
-    /// Ends every active command as one of a lost drive. For after the queue pair was freed: no
+    /// Ends every active command as one of a lost drive. Called after the queue pair was freed: no
     /// callback will come.
     pub(super) fn end_all(&self) {
         for (index, slot) in self.slots.iter().enumerate() {
@@ -265,7 +265,7 @@ impl Slots {
 /// The shim's callback: runs inside a call of the device, on the device's thread.
 unsafe extern "C" fn piece_ended(context: *mut c_void, sct: u16, sc: u16, dnr: bool) {
     // SAFETY: the context is a piece of a device's slots, which outlive its queue pair, and only
-    // shared references to either exist. The request itself is not looked at.
+    // shared references to either exist. The request itself is not accessed.
     let (slots, slot) = unsafe {
         let piece = &*context.cast_const().cast::<Piece>();
         (&*piece.slots.get(), piece.slot)
@@ -274,8 +274,8 @@ unsafe extern "C" fn piece_ended(context: *mut c_void, sct: u16, sc: u16, dnr: b
 }
 
 fn status(sct: u16, sc: u16, dnr: bool) -> Result<(), IoError> {
-    /// "Aborted by request" and "aborted due to SQ deletion": we ask for no aborts, so the queue is
-    /// gone. Which of the two it is depends on SPDK's release, and so does the retry bit.
+    /// "Aborted by request" and "aborted due to SQ deletion": we request no aborts, so the queue is
+    /// gone. SPDK's release decides which of the two it is, and the retry bit.
     const ABORTED: [(u16, u16); 2] = [(0, 0x07), (0, 0x08)];
     match (sct, sc) {
         (0, 0) => Ok(()),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_half_sent_is_not_sent_on_and_waits_for_what_was_sent() {
+    fn a_command_that_fails_half_sent_waits_for_the_pieces_that_were_sent() {
         let slots = Slots::new(1, 2);
         let slot = slots.take(write(1, 8192), Instant::now()).unwrap();
         assert!(slots.take(write(2, 4096), Instant::now()).is_none());

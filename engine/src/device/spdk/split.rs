@@ -1,19 +1,19 @@
-//! How a command is cut into the pieces that a controller takes. Pure arithmetic.
+//! How a command is split into the pieces that a controller accepts. Pure arithmetic.
 
 use crate::limits::{BLOCK_BYTES, MAX_CHUNK_BYTES};
 use crate::units::is_block_aligned;
 
-/// SPDK's own largest PCIe transfer is a list of 503 pages; it would cut a longer one unevenly.
+/// SPDK's own largest PCIe transfer is a list of 503 pages; it would split a longer one unevenly.
 const MAX_PIECE_BYTES: u64 = 503 * 4096;
-/// More pieces than that are not spent on one command; larger commands are refused instead.
+/// One command uses at most this many pieces; larger commands are refused.
 const MAX_PIECES: u64 = 256;
 
-/// Where to cut.
+/// Where to split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Split {
     /// The longest piece; a power of two, at least a block.
     piece_bytes: u64,
-    /// Pieces do not cross multiples of it; 0 when the drive does not mind.
+    /// Pieces do not cross multiples of it; 0 when the drive has none.
     boundary_bytes: u64,
 }
 
@@ -25,8 +25,8 @@ impl Split {
         if largest < BLOCK_BYTES {
             return None;
         }
-        // A power of two cuts every chunk evenly. A boundary inside a block cannot be kept without
-        // pieces that are no whole blocks; then SPDK cuts once more.
+        // A power of two splits every chunk evenly. A boundary inside a block cannot be kept,
+        // because pieces are whole blocks; then SPDK splits once more.
         let keeps = boundary_bytes != 0 && is_block_aligned(boundary_bytes);
         Some(Split {
             piece_bytes: 1 << largest.ilog2(),
@@ -34,7 +34,7 @@ impl Split {
         })
     }
 
-    /// The length of the piece that starts at `offset_bytes` of the drive when `left_bytes` are left.
+    /// The length of the piece that starts at `offset_bytes` of the drive when `left_bytes` remain.
     pub(super) fn next(&self, offset_bytes: u64, left_bytes: u32) -> u32 {
         let mut length = u64::from(left_bytes).min(self.piece_bytes);
         if self.boundary_bytes != 0 {
@@ -43,7 +43,7 @@ impl Split {
         length as u32 // at most left_bytes
     }
 
-    /// As many pieces as a command of `len_bytes` may need, wherever it lies.
+    /// The most pieces that a command of `len_bytes` may need, wherever it lies.
     pub(super) fn max_pieces(&self, len_bytes: u64) -> u64 {
         if self.boundary_bytes == 0 {
             return len_bytes.div_ceil(self.piece_bytes);
@@ -87,7 +87,7 @@ mod tests {
         let split = Split::new(u64::from(u32::MAX), 0).unwrap();
         assert_eq!(pieces(split, 0, 2 << 20), [1 << 20; 2]);
         assert!(Split::new(4095, 0).is_none());
-        // So small a transfer makes a large command too many pieces.
+        // With such small transfers, a large command would have too many pieces.
         assert_eq!(Split::new(4096, 0).unwrap().max_command_bytes(), 1 << 20);
     }
 
@@ -97,13 +97,13 @@ mod tests {
         assert_eq!(pieces(split, 256 << 10, 1 << 20), [131_072, 393_216, 393_216, 131_072]);
         let split = Split::new(1 << 20, 128 << 20).unwrap();
         assert_eq!(pieces(split, (128 << 20) - 4096, 1 << 20), [4096, (1 << 20) - 4096]);
-        // A boundary that is no whole block is SPDK's to keep.
+        // A boundary that is not a whole block is left to SPDK.
         assert_eq!(Split::new(1 << 20, 512), Split::new(1 << 20, 0));
     }
 
     proptest::proptest! {
         #[test]
-        fn there_are_never_more_pieces_than_reckoned(
+        fn there_are_never_more_pieces_than_computed(
             transfer in 4096_u64..4 << 20,
             boundary_blocks in 0_u64..2000,
             offset_blocks in 0_u64..100_000,

@@ -1,9 +1,8 @@
-//! An end to calls of SPDK that would wait for ever: some of those that connect wait for an answer
-//! without a limit, and a target that hangs after it has accepted the connection gives none.
+//! A time limit for calls of SPDK that could wait forever. Some of those that connect wait for an
+//! answer without a limit, and a target that hangs after it accepted the connection gives none.
 //!
-//! After the limit the TCP connections that the call has opened, or that are its own from before, are
-//! shut down. SPDK then finds them closed, as it would after any other loss, and the call returns its
-//! error.
+//! After the limit the TCP connections that the call opened, or that were its own before, are shut
+//! down. SPDK then sees them closed, as after any other loss, and the call returns its error.
 
 use std::collections::HashSet;
 use std::fs;
@@ -12,20 +11,20 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// How often new connections are looked for once the limit has passed: one loss may be answered by
-/// another attempt.
+/// How often to look for new connections after the limit: SPDK may answer one loss with another
+/// attempt.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Names of sockets, as the process's descriptors have them; no two sockets have the same.
 pub(super) type Sockets = HashSet<String>;
 
-/// The sockets that the process has.
+/// The open sockets of this process.
 pub(super) fn open_sockets() -> Sockets {
     sockets().into_iter().map(|(_, name)| name).collect()
 }
 
-/// Runs `call`, which talks to `peer` over `own` sockets and those that it opens, and cuts these when
-/// it takes longer than `limit`. No other thread connects to `peer` meanwhile.
+/// Runs `call`, which communicates with `peer` over `own` sockets and those that it opens. Shuts
+/// these down when it takes longer than `limit`. No other thread connects to `peer` meanwhile.
 pub(super) fn bounded<T>(
     limit: Duration,
     peer: Option<SocketAddr>,
@@ -86,7 +85,7 @@ fn cut(peer: SocketAddr, others: &Sockets) {
         }
         // SAFETY: only to make another descriptor of it, which fails if it was closed meanwhile.
         let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
-        // What the number means now stays what our own descriptor means.
+        // From here on our own descriptor refers to the socket, whatever happens to the number.
         let Ok(own) = borrowed.try_clone_to_owned() else { continue };
         let stream = TcpStream::from(own);
         if stream.peer_addr().is_ok_and(|found| found == peer) {
@@ -106,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_tcp_peers_given_by_number_are_known() {
+    fn only_tcp_peers_named_by_number_are_found() {
         let id = "trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:4420 subnqn:nqn.x:drive0";
         assert_eq!(peer(id), Some("127.0.0.1:4420".parse().unwrap()));
         assert_eq!(peer("trtype:PCIe traddr:0000:04:00.0"), None);
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_ever_is_cut_and_nothing_else_is() {
+    fn a_call_that_hangs_is_cut_and_nothing_else_is() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         let mut old = TcpStream::connect(at).unwrap();
@@ -128,7 +127,7 @@ mod tests {
         // The connection from before lives.
         old.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         assert!(old.read(&mut [0]).is_err());
-        // And a call in time is left alone.
+        // A call within the limit is not cut.
         assert_eq!(bounded(Duration::from_secs(60), Some(at), &Sockets::new(), || 7), 7);
     }
 

@@ -1,11 +1,11 @@
-//! Taking NVMe controllers away from the kernel's driver for SPDK, and giving them back.
+//! Takes NVMe controllers from the kernel's driver for SPDK, and gives them back.
 //!
-//! - Nothing is changed before everything was checked: [`Binder::plan_bind`] and
-//!   [`Binder::plan_unbind`] only read, and give the writes that [`Binder::apply`] will do.
-//! - A drive that somebody uses is refused, and no option overrides that. While its driver is taken
-//!   away, each of its namespaces is held exclusively, so that nobody begins to use it meanwhile.
-//! - The override stays until [`Binder::apply`] of an unbind clears it, so that a module loaded later
-//!   does not take the drive. A reboot forgets it.
+//! - Nothing changes before all checks are done: [`Binder::plan_bind`] and [`Binder::plan_unbind`]
+//!   only read, and return the writes that [`Binder::apply`] will do.
+//! - A drive in use is refused, and no option overrides that. While its driver is detached, each of
+//!   its namespaces is held exclusively, so that no process begins to use it meanwhile.
+//! - The override stays until [`Binder::apply`] of an unbind clears it, so that a module loaded
+//!   later does not take the drive. It does not survive a reboot.
 //! - A bind that fails gives the drive back to the kernel.
 
 use std::fs::{File, OpenOptions};
@@ -21,14 +21,14 @@ use super::safety::{Finding, inspect_block_device};
 use super::sysfs::{LockOwner, System};
 use crate::error::Error;
 
-/// How long a driver may take to have the function.
-const DRIVER_PATIENCE: Duration = Duration::from_secs(5);
-/// How long the kernel's driver may take to start a controller: CAP.TO is up to 127.5 s, but no
-/// drive that works needs more than a few seconds.
-const BLOCK_DEVICE_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a driver may take to attach to the function.
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the kernel's driver may take to start a controller: CAP.TO is up to 127.5 s, but a
+/// drive that works needs only a few seconds.
+const BLOCK_DEVICE_TIMEOUT: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A driver that leaves a function to a program.
+/// A driver that leaves a function to a user-space program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UserSpaceDriver {
     /// DMA goes through the IOMMU, where the machine has one.
@@ -48,7 +48,8 @@ impl UserSpaceDriver {
 
     fn modules(self) -> &'static [&'static str] {
         match self {
-            // vfio finds no IOMMU without the second, and says so only to whoever opens a group.
+            // Without the second, vfio finds no IOMMU, and reports that only to a process that
+            // opens a group.
             UserSpaceDriver::VfioPci => &["vfio-pci", "vfio_iommu_type1"],
             UserSpaceDriver::UioPciGeneric => &["uio_pci_generic"],
         }
@@ -73,7 +74,7 @@ pub struct Write {
     pub text: String,
 }
 
-/// What will be done to one function. Without writes and modules it is as it should be already.
+/// The planned change of one function. Without writes and modules, nothing is to be done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
     /// The function as it was found.
@@ -84,7 +85,7 @@ pub struct Change {
     pub modules: Vec<&'static str>,
     /// Writes, in this order.
     pub writes: Vec<Write>,
-    /// What speaks against it and may be overridden, as partitions may.
+    /// Findings against it that the caller may override, such as partitions.
     pub doubts: Vec<Finding>,
 }
 
@@ -103,7 +104,7 @@ pub struct Binder {
 }
 
 impl Binder {
-    /// `/` but in tests.
+    /// `/`, except in tests.
     pub fn below(root: &Path) -> Binder {
         Binder { root: root.to_owned(), system: System::below(root) }
     }
@@ -113,11 +114,11 @@ impl Binder {
         self.system.path(absolute)
     }
 
-    /// What it takes to give functions to a driver of user space, each once.
+    /// The changes that give functions to a user-space driver, each once.
     ///
     /// # Errors
-    /// [`Error::Busy`] and [`Error::Refused`] for a drive that somebody uses or whose IOMMU group
-    /// is not whole; [`Error::Environment`] without an IOMMU; as [`nvme_function`].
+    /// [`Error::Busy`] and [`Error::Refused`] for a drive in use, or one whose IOMMU group is not
+    /// complete; [`Error::Environment`] without an IOMMU; as [`nvme_function`].
     pub fn plan_bind(
         &self,
         functions: &[String],
@@ -150,11 +151,11 @@ impl Binder {
         Ok(Change { function, driver, modules, writes, doubts })
     }
 
-    /// What it takes to give functions back to the kernel's own driver.
+    /// The changes that give functions back to the kernel's own driver.
     ///
     /// # Errors
-    /// [`Error::Busy`] when a process has it; [`Error::Refused`] when a driver has it that is none
-    /// of those that `bind` gives it to; as [`nvme_function`].
+    /// [`Error::Busy`] when a process has it; [`Error::Refused`] when its driver is not one that
+    /// `bind` uses; as [`nvme_function`].
     pub fn plan_unbind(&self, functions: &[String]) -> Result<Vec<Change>, Error> {
         functions.iter().map(|address| self.plan_unbind_one(address)).collect()
     }
@@ -190,12 +191,12 @@ impl Binder {
         modules.iter().copied().filter(is_missing).collect()
     }
 
-    /// Refuses a drive that anybody uses; gives the doubts that may be overridden.
+    /// Refuses a drive in use; returns the doubts that may be overridden.
     fn check_unused(&self, function: &NvmeFunction) -> Result<Vec<Finding>, Error> {
         let mut doubts = Vec::new();
         for device in &function.namespaces {
             for finding in inspect_block_device(&self.system, device.number) {
-                // Nothing is written: that a drive cannot be written to is no reason.
+                // Nothing is written, so it does not matter if the drive is read-only.
                 match finding.what {
                     "read-only" => {}
                     _ if finding.overridable => doubts.push(finding),
@@ -208,7 +209,7 @@ impl Binder {
             }
             if let Some(other) = pci::other_paths(&self.system, device, &function.address).first() {
                 let reason = format!(
-                    "/dev/{} is reached through pcie:{other}, too; a drive with several paths is left to the kernel",
+                    "/dev/{} is reached through pcie:{other}, too; a drive with several paths must stay with the kernel",
                     device.name
                 );
                 return Err(refused(function, reason));
@@ -226,7 +227,7 @@ impl Binder {
         }
     }
 
-    /// Holds every namespace exclusively: nothing can be mounted from it, or stacked on it.
+    /// Holds every namespace exclusively, so that it cannot be mounted or stacked on.
     fn claim(&self, function: &NvmeFunction) -> Result<Vec<File>, Error> {
         let open = |name: &str| {
             let path = self.path("/dev").join(name);
@@ -243,11 +244,11 @@ impl Binder {
         function.namespaces.iter().map(|device| open(&device.name)).collect()
     }
 
-    /// Does what was planned, and waits until it is so. Gives the function as it is then.
+    /// Applies the plan and waits until it has taken effect. Returns the function as it then is.
     ///
     /// # Errors
-    /// [`Error::Refused`] when somebody has begun to use the drive; [`Error::Environment`] when the
-    /// driver is not to be had; [`Error::Os`] when a write failed.
+    /// [`Error::Refused`] when a process has begun to use the drive; [`Error::Environment`] when
+    /// the driver is not available; [`Error::Os`] when a write failed.
     pub fn apply(&self, change: &Change) -> Result<NvmeFunction, Error> {
         let function = &change.function;
         if change.is_empty() {
@@ -270,7 +271,7 @@ impl Binder {
                 let back =
                     Write { path: attribute(function, "driver_override"), text: "\n".into() };
                 let probe = probe(function);
-                // Whatever of it fails, the first error is the one to tell.
+                // Whatever of this fails, the first error is the one to report.
                 let _ = self.write(&back).and_then(|()| self.write(&probe));
                 Err(error)
             }
@@ -301,13 +302,13 @@ impl Binder {
             if has_driver && is_whole {
                 return Ok(found);
             }
-            let patience = if has_driver { BLOCK_DEVICE_PATIENCE } else { DRIVER_PATIENCE };
-            if started.elapsed() >= patience {
+            let timeout = if has_driver { BLOCK_DEVICE_TIMEOUT } else { DRIVER_TIMEOUT };
+            if started.elapsed() >= timeout {
                 let name = format!("drive {} (pcie:{})", function.serial_text(), function.address);
                 return Err(Error::Environment(match (has_driver, found.driver) {
                     (true, _) => format!(
                         "{name}: bound to {driver}, but no block device appeared within {} s; see `dmesg`",
-                        patience.as_secs()
+                        timeout.as_secs()
                     ),
                     (false, Some(other)) => {
                         format!("{name}: bound to driver {other} instead of {driver}; see `dmesg`")
@@ -374,7 +375,7 @@ fn check_iommu(
     check_group(function, group, together)
 }
 
-/// vfio opens a group only when no device in it has a driver of the kernel.
+/// vfio opens a group only when no device in it has a kernel driver.
 fn check_group(
     function: &NvmeFunction,
     group: &IommuGroup,

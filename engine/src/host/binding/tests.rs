@@ -1,4 +1,4 @@
-//! Plans over made-up machines, and their writes with a thread that plays the kernel.
+//! Plans over made-up machines, and their writes, with a thread that acts as the kernel.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -63,7 +63,7 @@ impl Machine {
         }
     }
 
-    /// What the kernel's driver makes of a function: a controller with one namespace.
+    /// Adds what the kernel's driver shows for a function: a controller with one namespace.
     fn controller(&self, function: &str, number: usize) {
         let controller = format!("{}/nvme/nvme{number}", self.dir(function));
         self.file(&format!("{controller}/serial"), &format!("S{number}  \n"));
@@ -142,7 +142,7 @@ fn what_is_in_use_is_refused_by_its_serial() {
 }
 
 #[test]
-fn partitions_are_a_doubt_that_the_caller_settles() {
+fn partitions_are_a_doubt_that_the_caller_may_override() {
     let machine = Machine::new();
     let partition = format!("{}/nvme/nvme0/nvme0n1/nvme0n1p1", machine.dir(DRIVE));
     machine.file(&format!("{partition}/partition"), "1\n");
@@ -159,7 +159,7 @@ fn an_iommu_group_goes_as_a_whole() {
     machine.file(&format!("{}/class", machine.dir(nic)), "0x020000\n");
     machine.link(&format!("sys/bus/pci/devices/{nic}"), &machine.dir(nic));
     machine.link(&format!("{group}/{nic}"), &machine.dir(nic));
-    machine.plan(&VFIO).unwrap(); // nobody drives it
+    machine.plan(&VFIO).unwrap(); // it has no driver
     machine.link(&format!("{}/driver", machine.dir(nic)), "sys/bus/pci/drivers/e1000e");
     machine.refuses(&VFIO, ErrorKind::Refused, &["group 0", nic, "e1000e", "(S0)"]);
     machine.file(&format!("{}/class", machine.dir(nic)), "0x060400\n");
@@ -170,7 +170,7 @@ fn an_iommu_group_goes_as_a_whole() {
 }
 
 #[test]
-fn without_an_iommu_one_has_to_say_so() {
+fn without_an_iommu_the_caller_must_accept_that() {
     let machine = Machine::new();
     let uio = BindOptions { driver: UserSpaceDriver::UioPciGeneric, without_iommu: false };
     machine.refuses(&uio, ErrorKind::Environment, &["--no-iommu", "uio_pci_generic"]);
@@ -201,7 +201,7 @@ fn only_nvme_controllers_are_bound() {
     }
 }
 
-/// Ends the thread that plays the kernel, however its test ends.
+/// Ends the thread that acts as the kernel, however its test ends.
 struct SetAtTheEnd<'a>(&'a AtomicBool);
 
 impl Drop for SetAtTheEnd<'_> {
@@ -243,7 +243,7 @@ fn play_kernel(machine: &Machine, function: &str, over: &AtomicBool) {
 }
 
 #[test]
-fn there_and_back_again() {
+fn a_drive_is_bound_and_unbound() {
     let machine = Machine::new();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -253,7 +253,7 @@ fn there_and_back_again() {
         let bound = binder.apply(&machine.plan(&VFIO).unwrap()).unwrap();
         assert_eq!((bound.driver.as_deref(), bound.namespaces.len()), (Some("vfio-pci"), 0));
         assert!(machine.plan(&VFIO).unwrap().is_empty(), "it is bound already");
-        // A process that drives it is in the way.
+        // A process that uses it blocks the unbind.
         machine.file("proc/77/comm", "trainer\n");
         fs::create_dir_all(machine.0.path().join("proc/77/fd")).unwrap();
         symlink("/dev/vfio/0", machine.0.path().join("proc/77/fd/9")).unwrap();
@@ -270,7 +270,7 @@ fn there_and_back_again() {
 fn a_driver_that_does_not_take_it_leaves_it_to_the_kernel() {
     let machine = Machine::new();
     let change = machine.plan(&VFIO).unwrap();
-    // No kernel is played: nothing happens, and the patience ends.
+    // No thread acts as the kernel: nothing happens, and the time limit passes.
     let error = machine.binder().apply(&change).unwrap_err();
     assert!(error.to_string().contains("driver nvme took it instead of vfio-pci"), "{error}");
     let root = machine.0.path();

@@ -1,11 +1,11 @@
-//! What `format` asks before it destroys anything.
+//! The checks of `format` before it destroys anything.
 //!
 //! - [`inspect`] asks the kernel who uses a block device or a file. It opens nothing for writing.
-//! - [`content_signature`] tells whether the bytes at both ends of a drive look like somebody's
-//!   data. It is pure and knows nothing of the kernel, so it serves every back end.
+//! - [`content_signature`] decides whether the bytes at both ends of a drive look like data. It is
+//!   pure and independent of the kernel, so it serves every back end.
 //!
-//! A finding that is not overridable means that somebody uses the drive now: no option of any
-//! command may format it.
+//! A finding that is not overridable means that the drive is in use now: no option of any command
+//! may format it.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -28,7 +28,7 @@ pub struct Finding {
     pub what: &'static str,
     /// Where it was found, for people.
     pub evidence: String,
-    /// Whether the user may say to format the drive all the same.
+    /// Whether the user may format the drive all the same.
     pub overridable: bool,
 }
 
@@ -37,12 +37,12 @@ pub struct Finding {
 pub struct Findings(pub Vec<Finding>);
 
 impl Findings {
-    /// Whether nothing speaks against formatting.
+    /// Whether nothing was found against formatting.
     pub fn is_clear(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The findings that nothing overrides.
+    /// The findings that cannot be overridden.
     pub fn never_overridable(&self) -> impl Iterator<Item = &Finding> {
         self.0.iter().filter(|finding| !finding.overridable)
     }
@@ -62,8 +62,8 @@ fn in_use(what: &'static str, evidence: String) -> Finding {
     Finding { what, evidence, overridable: false }
 }
 
-/// Who uses the block device or the file at `path`, as far as the kernel tells. The bytes on it are
-/// not looked at; see [`content_signature`]. An open [`crate::device::Device`] counts as a user:
+/// Who uses the block device or the file at `path`, as far as the kernel shows. Does not read the
+/// bytes on it; see [`content_signature`]. An open [`crate::device::Device`] counts as a user:
 /// inspect before opening.
 ///
 /// # Errors
@@ -98,7 +98,7 @@ pub fn inspect(path: &Path) -> Result<Findings, Error> {
     Ok(Findings(found))
 }
 
-/// What speaks against using a file: loop devices and swap on it.
+/// Reasons not to use a file: loop devices and swap on it.
 fn inspect_file(system: &System, file: &fs::Metadata) -> Vec<Finding> {
     let same = |path: &str| {
         fs::metadata(system.path(path))
@@ -119,7 +119,7 @@ fn inspect_file(system: &System, file: &fs::Metadata) -> Vec<Finding> {
     found
 }
 
-/// What speaks against using a block device, by /sys and /proc alone.
+/// Reasons not to use a block device, from /sys and /proc alone.
 pub(crate) fn inspect_block_device(system: &System, device: DeviceNumber) -> Vec<Finding> {
     let mut found = Vec::new();
     let Some(own_dir) = system.block_dir(device) else { return found };
@@ -130,8 +130,8 @@ pub(crate) fn inspect_block_device(system: &System, device: DeviceNumber) -> Vec
         dir.file_name().map_or_else(String::new, |n| n.to_string_lossy().replace('!', "/"))
     };
 
-    // The device itself, its partitions, and the disk under a partition: what is done to any of
-    // them is done to the bytes of this one. Sibling partitions are somebody else's.
+    // The device itself, its partitions, and the disk under a partition: a change of any of them
+    // changes the bytes of this one. Sibling partitions do not count.
     let mut related = vec![own_dir.clone()];
     related.extend(partitions.iter().cloned());
     if is_partition {
@@ -149,7 +149,7 @@ pub(crate) fn inspect_block_device(system: &System, device: DeviceNumber) -> Vec
     };
 
     for mount in system.mounts() {
-        // Btrfs shows a device number of its own, but names one of its devices as the source.
+        // Btrfs shows its own device number, but names one of its devices as the source.
         let name = related_to(mount.device)
             .or_else(|| system.device_of_path(&mount.source).and_then(related_to));
         if let Some(name) = name {
@@ -182,8 +182,8 @@ pub(crate) fn inspect_block_device(system: &System, device: DeviceNumber) -> Vec
     found
 }
 
-/// Whether somebody holds a lock on it that /proc does not show to us (another pid namespace). The
-/// lock that this takes for the test is gone when it returns.
+/// Whether a process holds a lock on it that /proc does not show us (another pid namespace). The
+/// lock that this takes for the test is released when it returns.
 fn is_locked(location: &fs::File) -> bool {
     let Ok(file) = reopen(location, false, libc::O_NONBLOCK) else { return false };
     matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock))

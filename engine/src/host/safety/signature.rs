@@ -1,16 +1,16 @@
-//! Names what the first and the last bytes of a drive look like.
+//! Names the format of the first and the last bytes of a drive.
 //!
-//! Only well-known magic numbers are compared; nothing is parsed. Whatever is not zero and not
-//! known is still somebody's data, and is told with its place.
+//! Only well-known magic numbers are compared; nothing is parsed. Bytes that are neither zero nor
+//! known still count as data, and are reported with their position.
 
-/// How much of each end of a drive is looked at.
+/// How much of each end of a drive is checked.
 pub const PROBE_BYTES: u64 = 1 << 20;
 
 /// A magic number at a fixed place from the start of the drive.
 struct Magic(&'static str, usize, &'static [u8]);
 
-/// In the order of preference: what has a partition table of its own comes before what may lie
-/// under a boot sector.
+/// In the order of preference: formats with their own partition table come before those that may
+/// lie under a boot sector.
 const MAGICS: &[Magic] = &[
     Magic("GPT partition table", 512, b"EFI PART"),
     Magic("GPT partition table", 4096, b"EFI PART"),
@@ -27,7 +27,7 @@ const MAGICS: &[Magic] = &[
     Magic("LVM2 physical volume", 1536, b"LABELONE"),
     Magic("md RAID member", 0, MD_MAGIC),
     Magic("md RAID member", 4096, MD_MAGIC),
-    // The magic ends the first page, whose size is the machine's that made it.
+    // The magic ends the first page, whose size is that of the machine that made it.
     Magic("swap space", 4096 - 10, b"SWAPSPACE2"),
     Magic("swap space", 8192 - 10, b"SWAPSPACE2"),
     Magic("swap space", 16384 - 10, b"SWAPSPACE2"),
@@ -45,9 +45,9 @@ const MAGICS: &[Magic] = &[
 const MD_MAGIC: &[u8] = b"\xfc\x4e\x2b\xa9";
 const GPT_MAGIC: &[u8] = b"EFI PART";
 
-/// What the first and last [`PROBE_BYTES`] of a drive look like; `None` when all of it is zero. Both
-/// may be shorter, and overlap, on a small drive. A drive of Stanchion's own is for the caller to
-/// recognise before it asks.
+/// The format of the first and last [`PROBE_BYTES`] of a drive; `None` when all of it is zero. Both
+/// may be shorter, and overlap, on a small drive. The caller recognises Stanchion's own drives
+/// before this call.
 pub fn content_signature(first: &[u8], last: &[u8]) -> Option<String> {
     let known = MAGICS.iter().find(|Magic(_, at, magic)| has(first, *at, magic)).map(|m| m.0);
     let name = known
@@ -104,8 +104,8 @@ fn zfs(first: &[u8], last: &[u8]) -> Option<&'static str> {
 
 /// Structures that are found from the end of the drive.
 fn at_the_end(last: &[u8]) -> Option<&'static str> {
-    // The old md formats lie on a 4 KiB or 64 KiB boundary near the end. The older of them is in
-    // the byte order of the machine that made it.
+    // The old md formats lie on a 4 KiB or 64 KiB boundary near the end. The older one uses the
+    // byte order of the machine that made it.
     let is_md = |block: &[u8]| has(block, 0, MD_MAGIC) || has(block, 0, b"\xa9\x2b\x4e\xfc");
     if last.rchunks(4096).any(is_md) {
         return Some("md RAID member");

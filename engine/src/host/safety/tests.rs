@@ -23,7 +23,7 @@ fn whats(findings: &Findings) -> Vec<(&'static str, bool)> {
 }
 
 #[test]
-fn images_made_by_the_real_tools_are_known() {
+fn images_made_by_real_tools_are_recognised() {
     let dir = tempfile::tempdir().unwrap();
     let path = image(dir.path());
     assert_eq!(signature_of(&path), None);
@@ -43,7 +43,7 @@ fn images_made_by_the_real_tools_are_known() {
 }
 
 #[test]
-fn made_images_are_known() {
+fn made_up_images_are_recognised() {
     let zero = vec![0u8; PROBE_BYTES as usize];
     let first = |at: usize, bytes: &[u8]| {
         let mut image = zero.clone();
@@ -116,7 +116,7 @@ fn the_lock_of_an_ended_process_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = image(dir.path());
     // `flock` takes the lock and ends; the lock lives on in `sleep`, as that of a killed process
-    // lives on in the writes that it left to the kernel.
+    // lives on in its writes inside the kernel.
     let script = "exec 9<\"$1\" && flock 9 && { sleep 0.5 & }";
     let mut command = std::process::Command::new("sh");
     command.args(["-c", script, "sh"]).arg(&path);
@@ -166,7 +166,7 @@ fn partitions_can_be_overridden_unless_one_is_mounted() {
     fs::write(&path, &disk).unwrap();
     assert_eq!(signature_of(&path).as_deref(), Some("MBR partition table"));
     let Some(device) = LoopDevice::new(&path, &[]) else { return };
-    // Not every kernel reads partition tables by itself.
+    // Not every kernel reads partition tables automatically.
     if tool("addpart", &[device.name(), "1", "2048", "16384"]).is_none() {
         return;
     }
@@ -195,7 +195,7 @@ fn a_read_only_device_is_never_overridable() {
 }
 
 #[test]
-fn an_exclusive_claim_is_found_though_nothing_names_it() {
+fn an_exclusive_claim_without_a_named_holder_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let path = image(dir.path());
     let Some(device) = LoopDevice::new(&path, &[]) else { return };

@@ -108,7 +108,7 @@ fn no_wake_up_is_lost() {
         }
     }
     let sleeps = reactor.join().unwrap();
-    assert!(sleeps > 0 && waits > 0, "nobody ever slept: nothing was tested");
+    assert!(sleeps > 0 && waits > 0, "no end ever slept: nothing was tested");
 }
 
 const CHILD_ROLE: &str = "STANCHION_RING_TEST_CHILD";

@@ -1,5 +1,5 @@
-//! A peer that lies, through a second mapping of the same memory: indices that jump, entries that
-//! change while they are read, another process that scribbles and dies.
+//! A malicious peer, through a second mapping of the same memory: indices that jump, entries that
+//! change while they are read, another process that overwrites memory and dies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,7 +68,7 @@ fn a_client_that_reads_no_completions_stalls_only_itself() {
     let _ = engine.publish();
     hostile.control().submit_tail.0.store(4, Ordering::Release);
     assert_eq!(engine.take(), Ok(None));
-    assert!(!engine.has_work(), "or the reactor would spin for it");
+    assert!(!engine.has_work(), "the reactor must not spin for it");
     assert!(!engine.prepare_sleep());
     hostile.control().complete_head.0.store(1, Ordering::Release);
     assert!(engine.has_work());
@@ -118,7 +118,7 @@ proptest! {
     }
 }
 
-/// A client whose memory changes while the engine reads it gets answers to whatever was read.
+/// A client whose memory changes while the engine reads it gets answers to the values read.
 #[test]
 fn entries_that_change_under_the_engine() {
     let mut engine = Engine::create(sizes(4, 4)).unwrap();
@@ -142,7 +142,7 @@ fn entries_that_change_under_the_engine() {
     let (mut accepted, mut rejected) = (0u64, 0u64);
     let deadline = Instant::now() + Duration::from_secs(10);
     while (accepted < 1000 || rejected < 1000) && Instant::now() < deadline {
-        // The scribbler's head and tail are honest, if racing: what it read may be one step old.
+        // The writer's head and tail are correct, if racing: the values read may be one step old.
         if let Ok(Some(entry)) = engine.take() {
             match entry.decode() {
                 Ok(Request::Write(transfer)) => {
@@ -165,7 +165,7 @@ fn entries_that_change_under_the_engine() {
 }
 
 #[test]
-fn another_process_that_scribbles_and_dies() {
+fn another_process_that_overwrites_memory_and_dies() {
     let mut engine = Engine::create(sizes(16, 32)).unwrap();
     let mut child = spawn_child(&engine, "scribble");
     assert!(!child.wait().unwrap().success());

@@ -14,7 +14,7 @@ fn sizes(submit: u32, complete: u32) -> RingSizes {
     RingSizes::with_complete(submit, complete).unwrap()
 }
 
-/// A request whose every word follows from its number, so that a torn one is seen.
+/// A request whose every word follows from its number, so that a torn one is detected.
 fn request(number: u64) -> SubmitEntry {
     let transfer = Transfer {
         checkpoint: number.wrapping_mul(3),
@@ -36,7 +36,7 @@ fn completion(number: u64) -> CompleteEntry {
     }
 }
 
-/// Completes all that can be taken; how many, and whether to signal.
+/// Completes all that can be taken; returns how many, and whether to signal.
 fn serve(engine: &mut Engine) -> (u64, bool) {
     let mut done = 0;
     while let Some(entry) = engine.take().unwrap() {
@@ -118,13 +118,13 @@ fn each_sleeper_is_reported_once() {
     assert!(!engine.publish());
     drop(engine);
     assert_eq!(client.peek(&mut [CompleteEntry::default(); 8]), 3);
-    assert!(client.prepare_wait(), "nobody would ever signal");
+    assert!(client.prepare_wait(), "no end would ever signal");
     assert_eq!(client.state(), RingState::Closed);
 }
 
 #[test]
 #[should_panic(expected = "a completion without a request")]
-fn a_completion_too_many_is_a_bug_of_the_reactor() {
+fn a_completion_without_a_request_panics() {
     let (_client, mut engine) = pair(sizes(1, 1)).unwrap();
     engine.complete(completion(0));
 }

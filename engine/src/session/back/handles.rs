@@ -1,7 +1,7 @@
-//! What the handles of one session stand for, and what ends with them.
+//! The handles of one session: what each stands for, and what ends with it.
 //!
-//! A segment that is open in the pool for this session has its entry here, or the call that opens it
-//! releases it again: a session that ends, also half-way, leaves nothing open.
+//! A segment that is open in the pool for this session has its entry here, or the call that opens
+//! it releases it again: a session that ends, even halfway through a call, leaves nothing open.
 
 use crate::error::Error;
 use crate::name::CheckpointName;
@@ -17,9 +17,9 @@ pub(super) enum Opened {
 }
 
 impl Opened {
-    /// The first step of its end, while entries may still be under way: an open checkpoint will not be
-    /// committed, so that no commit waits for other participants any more. One that was committed
-    /// stays so.
+    /// The first step of its end, while entries may still be in flight: an open checkpoint will not
+    /// be committed, so that no commit waits for other participants. A committed one stays
+    /// committed.
     pub(super) fn abandon(&self, pool: &OpenPool) {
         if let Opened::Save { checkpoint, .. } = *self {
             // If the keeper is gone, no commit can happen any more.
@@ -27,7 +27,7 @@ impl Opened {
         }
     }
 
-    /// The last step, when no entry is under way: its space or its name is free for others.
+    /// The last step, when no entry is in flight: its space or its name is free for others.
     pub(super) fn release(self, pool: &OpenPool) {
         match self {
             Opened::Save { checkpoint, participant } => {
@@ -48,7 +48,7 @@ impl Handles {
         self.0.push((handle, opened));
     }
 
-    /// Takes out what a handle stands for.
+    /// Removes a handle; returns what it stood for.
     pub(super) fn take(&mut self, handle: u64) -> Result<Opened, Error> {
         let place = self.0.iter().position(|(known, _)| *known == handle);
         let Some(place) = place else {

@@ -1,4 +1,4 @@
-//! The engine's half of a session, and the calls by which the front uses it. This file lists them all.
+//! The engine's half of a session, and the calls by which the front uses it. All are listed here.
 //!
 //! | call | from the front | to the front |
 //! |---|---|---|
@@ -16,13 +16,13 @@
 //!
 //! [`Back::add_table`] and [`Back::remove_table`] are for the pool's own verification, in this process.
 //!
-//! - But for `wake`, a call may block and allocate. None of them is needed while entries flow.
-//! - What a call gives is counted here and given back when the half is dropped, whatever the front
-//!   still holds.
-//! - In one process memory, rings, events and what wakes the client are passed as they are; between
+//! - Except `wake`, a call may block and allocate. None of them is needed while entries flow.
+//! - This half counts what a call gives out, and takes it back when it is dropped, whatever the
+//!   front still holds.
+//! - In one process memory, rings, events and the client's unparker are passed as they are; between
 //!   two they would be descriptors. A buffer's count of entries in flight is one object that both
-//!   halves hold; between two processes each half would count for itself. Nothing else in the list is
-//!   tied to one process.
+//!   halves hold; between two processes each half would keep its own count. Nothing else in the
+//!   list is tied to one process.
 
 mod handles;
 mod regions;
@@ -59,7 +59,7 @@ pub struct OpenedSegment {
     pub participant: u32,
     /// Its length.
     pub len_bytes: u64,
-    /// The unit that reads start and end on, apart from the segment's end.
+    /// Reads start and end at multiples of this, except at the segment's end.
     pub chunk_bytes: u64,
     /// Its named ranges, ascending.
     pub shards: Vec<Shard>,
@@ -70,7 +70,7 @@ pub(super) struct Back {
     port: RemotePort,
     regions: KnownRegions,
     handles: Handles,
-    /// Last of all: the pool closes when nothing has it open any more.
+    /// Last: the pool closes when nothing has it open any more.
     pool: Arc<OpenPool>,
 }
 
@@ -100,7 +100,7 @@ impl Back {
         self.port.set_event(event)
     }
 
-    /// Memory that every drive knows, of the pages that the pool was opened with.
+    /// Memory that every drive has registered, of the pages that the pool was opened with.
     pub(super) fn make_region(&mut self, len_bytes: u64) -> Result<Arc<Region>, Error> {
         let region = self.regions.make(len_bytes)?;
         self.regions.register(&region)?;
@@ -112,7 +112,7 @@ impl Back {
         self.regions.register(region)
     }
 
-    /// Takes one registration of a region back; after the last one no drive knows it.
+    /// Takes one registration of a region back; after the last one no drive has it registered.
     pub(super) fn unregister_region(&mut self, region: &Region) {
         self.regions.unregister(region);
     }
@@ -127,7 +127,7 @@ impl Back {
         self.port.add_buffer(registration)
     }
 
-    /// Begins a checkpoint or joins it; the result is the handle of this participant's segment.
+    /// Begins or joins a checkpoint; returns the handle of this participant's segment.
     pub(super) fn begin(&mut self, spec: &CheckpointSpec) -> Result<u64, Error> {
         let (pool, context) = (&self.pool, &self.pool.context);
         context.require_writable()?;
@@ -155,7 +155,7 @@ impl Back {
         name: &CheckpointName,
         participant: u32,
     ) -> Result<OpenedSegment, Error> {
-        // First of all: from here on nothing in this process removes it.
+        // Register the reader first, so that no thread of this process removes the checkpoint.
         self.pool.context.begin_reading(name);
         let opened = Opened::Restore { name: name.clone() };
         let table = match self.read_table(name, participant) {
@@ -177,7 +177,7 @@ impl Back {
         self.pool.read_segment_table(&committed, participant)
     }
 
-    /// Gives a segment a handle; releases what was opened where there is none left.
+    /// Gives a segment a handle; when there is none left, releases what was opened.
     fn add_handle(&mut self, segment: Arc<Segment>, opened: Opened) -> Result<u64, Error> {
         match self.port.add_segment(segment) {
             Ok(handle) => {
@@ -191,8 +191,8 @@ impl Back {
         }
     }
 
-    /// A handle for reading the segment that a table describes, each chunk from where `which` says.
-    /// It ends with the session.
+    /// A handle for reading the segment that a table describes; `which` selects the copy of each
+    /// chunk. It ends with the session.
     pub(super) fn add_table(
         &self,
         table: &SegmentTable,
@@ -201,12 +201,12 @@ impl Back {
         self.port.add_segment(segment_of(table, which))
     }
 
-    /// Takes back a handle of [`Back::add_table`], after the transfers under way for it.
+    /// Takes back a handle of [`Back::add_table`], after its transfers in flight.
     pub(super) fn remove_table(&self, handle: u64) -> Result<(), Error> {
         self.port.remove_segment(handle)
     }
 
-    /// Takes a handle back, after the transfers under way for it.
+    /// Takes a handle back, after its transfers in flight.
     pub(super) fn close(&mut self, handle: u64) -> Result<(), Error> {
         let opened = self.handles.take(handle)?;
         opened.abandon(&self.pool);
@@ -225,7 +225,7 @@ impl Drop for Back {
     }
 }
 
-/// The segment that a table describes, each chunk to be read from where `which` says.
+/// The segment that a table describes; `which` selects the copy to read of each chunk.
 fn segment_of(table: &SegmentTable, which: impl Fn(Copies) -> Copies) -> Arc<Segment> {
     let chunks = table.chunks.iter().map(|chunk| (which(chunk.copies), chunk.crc64));
     let SegmentTable { participant, len_bytes, chunk_bytes, .. } = *table;

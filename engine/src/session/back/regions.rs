@@ -1,8 +1,9 @@
-//! The regions that drives know for one session.
+//! The regions that drives have registered for one session.
 //!
-//! - Each drive of the pool knows a region, or none does: one that a drive cannot use is taken back
-//!   from the others.
-//! - A region stays known until each registration of it, of this session and of others, is taken back.
+//! - A region is registered with every drive of the pool or with none: if one drive cannot use it,
+//!   the others unregister it.
+//! - A region stays registered until each of its registrations, by this session and others, is
+//!   taken back.
 
 use std::sync::Arc;
 
@@ -82,7 +83,7 @@ fn register_everywhere(queues: &Queues, region: &Arc<Region>) -> Result<(), Erro
 
 fn unregister_everywhere(queues: &Queues, region: &Arc<Region>) {
     for end in &queues.reactors {
-        // A reactor that has ended knows the region no more.
+        // A reactor that has ended has no regions any more.
         let _ =
             end.mailbox.ask(|answer| Control::Unregister { region: Arc::clone(region), answer });
     }

@@ -1,7 +1,7 @@
 //! A port that a reactor owns, as its session reaches it: by messages to the reactor.
 //!
-//! A reactor that has ended holds nothing of the session any more. So what is taken back need not be
-//! answered, and what is asked for fails with [`Error::Closed`].
+//! A reactor that has ended holds nothing of the session any more. So a call that takes something
+//! back needs no answer, and a call that asks for something fails with [`Error::Closed`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -74,12 +74,12 @@ impl RemotePort {
         })
     }
 
-    /// Takes a handle back, after the transfers under way for it.
+    /// Takes a handle back, after its transfers in flight.
     pub(super) fn remove_segment(&self, handle: u64) -> Result<(), Error> {
         self.mailbox().ask(|answer| Control::RemoveSegment { port: self.number, handle, answer })
     }
 
-    /// Stops the taking of entries and waits for what is under way.
+    /// Stops taking entries and waits for those in flight.
     pub(super) fn close(&self) {
         let _ = self.mailbox().ask(|answer| Control::ClosePort { port: self.number, answer });
     }

@@ -1,13 +1,13 @@
 //! A buffer of a session: memory, and the key by which entries name it.
 //!
-//! The key goes before the memory: when the memory is free again, no new entry can name it. Its bytes
-//! are used again only when nothing in flight names it any more.
+//! The key is taken back before the memory is freed, so that no new entry can name free memory. The
+//! bytes are used again only when nothing in flight names them.
 
 use crate::memory::Buffer;
 use crate::session::back::BufferKey;
 
 /// A buffer that entries of its session can name. Dropping it takes the key back; its memory is
-/// used again when nothing in flight names it any more.
+/// used again when nothing in flight names it.
 #[derive(Debug)]
 pub struct SessionBuffer {
     // Dropped in this order.

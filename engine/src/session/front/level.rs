@@ -1,9 +1,9 @@
 //! Keeps a session's event readable for as long as there are completions, and no longer.
 //!
-//! The reactor signals only a client that waits, once for each wait. So a session with an event
-//! waits always, except while completions are there to be taken: then the event stays as readable
-//! as it is. Each signal is counted as due when the end of a wait shows that the reactor ended it,
-//! because it may come a moment later than that; only then reading the event is worth a call.
+//! The reactor signals only a client that waits, once for each wait. So a session with an event is
+//! always in a wait, except while there are completions to take: then the event stays readable.
+//! When a wait turns out to have been ended by the reactor, one signal is counted as due, because
+//! it may arrive a moment later. The event is read only while signals are due.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::ring::{Client, Event};
 /// The event of a session.
 pub(super) struct Level {
     event: Arc<Event>,
-    /// A wait was prepared and its end not noticed yet.
+    /// A wait was prepared, and its end was not noticed yet.
     waiting: bool,
     /// Signals that came or will come and were not read.
     due: u64,
 }
 
 impl Level {
-    /// For an event that the reactor knows from now on.
+    /// For an event that the reactor signals from now on.
     pub(super) fn new(event: Arc<Event>) -> Level {
         Level { event, waiting: false, due: 0 }
     }
@@ -28,7 +28,7 @@ impl Level {
         &self.event
     }
 
-    /// A wait of another kind has begun: the client ends it by [`Level::end_wait`].
+    /// Another wait has begun: the client ends it by [`Level::end_wait`].
     pub(super) fn wait_began(&mut self) {
         self.waiting = true;
     }
@@ -42,7 +42,7 @@ impl Level {
         }
     }
 
-    /// To be called when completions were looked for, whether or not there were any.
+    /// Called after each look for completions, whether or not there were any.
     pub(super) fn keep(&mut self, client: &mut Client) {
         if self.waiting && !client.is_waiting() {
             self.end_wait(client);
@@ -64,7 +64,7 @@ impl Level {
         }
     }
 
-    /// There is a completion to take now: the reactor's signal shows that, or ours.
+    /// There is a completion to take now: signals the event ourselves unless the reactor does.
     fn raise(&mut self) {
         if !self.waiting && self.due == 0 {
             self.event.signal();

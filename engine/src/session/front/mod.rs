@@ -1,11 +1,11 @@
 //! The client's half of a session, and what callers see of it.
 //!
-//! - [`Session::submit`] and [`Session::peek`] make no system call and no allocation; only a reactor
-//!   that has parked is woken by one.
+//! - [`Session::submit`] and [`Session::peek`] make no system call and no allocation, except to
+//!   wake a reactor that has parked.
 //! - `alloc`, `begin`, `open` and `close` are the control path: they may block and allocate.
 //! - Memory named by an entry must stay unchanged (a write) or untouched (a read) from `submit` to
-//!   its completion. A buffer in flight, which is from `submit` to `peek`,
-//!   refuses to give slices.
+//!   its completion. A buffer is in flight from `submit` to `peek`;
+//!   meanwhile it gives no slices.
 
 mod buffer;
 mod level;
@@ -47,10 +47,10 @@ impl Default for SessionOptions {
 
 /// A session. Belongs to one thread at a time and may move between threads. It keeps its pool open.
 ///
-/// Dropping it stops the taking of entries, waits for what is under way, and gives up checkpoints
-/// that it did not commit.
+/// Dropping it stops taking entries, waits for those in flight, and aborts checkpoints that it did
+/// not commit.
 pub struct Session {
-    /// Dropped first: while it waits for what is under way, the ring and the memory are still there.
+    /// Dropped first: while it waits for entries in flight, the ring and the memory still exist.
     back: Back,
     traffic: Traffic,
     /// None when no memory was asked for.
@@ -87,8 +87,9 @@ impl Session {
         self.add_buffer(buffer)
     }
 
-    /// A buffer that is all of a region of the caller's. Until [`Session::unregister`] has returned,
-    /// or the session is dropped, the drives know the region; they touch it for entries only.
+    /// A buffer that is all of a region of the caller's. The drives have the region registered
+    /// until [`Session::unregister`] has returned or the session is dropped; they touch it for
+    /// entries only.
     ///
     /// # Errors
     /// As [`Session::alloc`]; and when a drive cannot use the memory: SPDK's need huge pages.
@@ -109,7 +110,8 @@ impl Session {
         Ok(SessionBuffer::new(key, buffer))
     }
 
-    /// Takes back what [`Session::register`] gave. When this returns no drive knows the region.
+    /// Takes back what [`Session::register`] gave. When this returns, no drive has the region
+    /// registered.
     ///
     /// # Errors
     /// The buffer itself, while an entry in flight names it, or when it is not of that kind.
@@ -125,9 +127,9 @@ impl Session {
         Ok(())
     }
 
-    /// A descriptor that is readable while there are completions to take, for `poll` and its like.
-    /// It may be readable for a moment when there are none, so what counts is [`Session::peek`]; it
-    /// is not to be read itself. Belongs to the session.
+    /// A descriptor that is readable while there are completions to take, for `poll` and similar
+    /// calls. It may be readable for a moment when there are none, so [`Session::peek`] decides. Do
+    /// not read from it. It belongs to the session.
     ///
     /// # Errors
     /// When the process has too many descriptors.
@@ -137,12 +139,12 @@ impl Session {
     }
 
     /// Begins a checkpoint, or joins one that another participant began: reserves the space of this
-    /// participant's segment on the drives, or fails before a byte is written. The result is the
-    /// handle for entries.
+    /// participant's segment on the drives, or fails before a byte is written. Returns the handle
+    /// for entries.
     ///
     /// # Errors
     /// [`Error::CheckpointExists`], [`Error::NoSpace`], [`Error::Usage`], [`Error::Poisoned`];
-    /// [`Error::DriveUnfit`] when a drive has turned out to take no new data.
+    /// [`Error::DriveUnfit`] when a drive takes no new data any more.
     pub fn begin(&mut self, spec: &CheckpointSpec) -> Result<u64, Error> {
         self.back.begin(spec)
     }
@@ -159,8 +161,8 @@ impl Session {
         self.back.open(name, participant)
     }
 
-    /// A handle for reading the segment that a table describes, each chunk from where `which` says.
-    /// It ends with the session.
+    /// A handle for reading the segment that a table describes; `which` selects the copy of each
+    /// chunk. It ends with the session.
     pub(crate) fn add_table(
         &self,
         table: &SegmentTable,
@@ -169,13 +171,13 @@ impl Session {
         self.back.add_table(table, which)
     }
 
-    /// Takes back a handle of [`Session::add_table`], after the transfers under way for it.
+    /// Takes back a handle of [`Session::add_table`], after its transfers in flight.
     pub(crate) fn remove_table(&self, handle: u64) -> Result<(), Error> {
         self.back.remove_table(handle)
     }
 
-    /// Takes a handle back, after the transfers under way for it. A checkpoint that was not
-    /// committed is given up, for every participant. An unknown handle is an error.
+    /// Takes a handle back, after its transfers in flight. A checkpoint that was not committed is
+    /// aborted, for every participant. An unknown handle is an error.
     ///
     /// # Errors
     /// [`Error::Usage`] for a handle that this session does not hold.
@@ -183,8 +185,8 @@ impl Session {
         self.back.close(handle)
     }
 
-    /// Puts entries on the ring, as many as there is room for; says how many that were. Fewer than
-    /// given is back-pressure: take completions, then submit the rest.
+    /// Puts entries on the ring, as many as there is room for; returns how many. Fewer than given
+    /// is back-pressure: take completions, then submit the rest.
     pub fn submit(&mut self, entries: &[SubmitEntry]) -> usize {
         let outcome = self.traffic.submit(entries);
         if outcome.wake_engine {
@@ -193,20 +195,20 @@ impl Session {
         outcome.accepted
     }
 
-    /// Takes completions that are there, and says how many that were. Never waits.
+    /// Takes the completions that are there; returns how many. Never waits.
     pub fn peek(&mut self, out: &mut [CompleteEntry]) -> usize {
         self.traffic.peek(out)
     }
 
-    /// Takes at least `min` completions (at most `out` holds), waiting up to `timeout` for them; says
-    /// how many that were: fewer when the time was over, or the ring is no longer served
+    /// Takes at least `min` completions (at most `out` holds), waiting up to `timeout` for them.
+    /// Returns how many: fewer when the time was over, or the ring is no longer served
     /// ([`Session::is_served`]). Spins for a moment, then sleeps.
     pub fn wait(&mut self, out: &mut [CompleteEntry], min: usize, timeout: Duration) -> usize {
         self.traffic.wait(out, min, timeout)
     }
 
-    /// Whether the engine still serves the ring. If not, entries outstanding get no completions
-    /// beyond those that can be taken now; how they ended is not known.
+    /// Whether the engine still serves the ring. If not, outstanding entries get no completions
+    /// beyond those that can be taken now, and their results are unknown.
     pub fn is_served(&self) -> bool {
         self.traffic.is_served()
     }

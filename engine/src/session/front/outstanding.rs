@@ -1,21 +1,21 @@
-//! The entries of a session that are on their way, and what they use until their completions are
+//! The entries of a session that are in flight, and what they use until their completions are
 //! taken.
 //!
-//! - While an entry is on its way, a ticket stands in the place of its user data. So whatever the
-//!   caller puts there, also the same number twice, each completion finds its entry.
+//! - While an entry is in flight, a ticket replaces its user data. So each completion finds its
+//!   entry, even if the caller uses the same number twice.
 //! - A buffer counts as in flight from `submit` to `peek`, not only while the reactor works with it.
-//! - The room is taken at the start; nothing here allocates afterwards.
+//! - All memory is allocated at the start.
 
 use std::sync::Arc;
 
 use crate::memory::{BufferUsage, slot_of};
 use crate::ring::{CompleteEntry, Opcode, SubmitEntry};
 
-/// One entry on its way.
+/// One entry in flight.
 #[derive(Default)]
 struct Ticket {
     user_data: u64,
-    /// Of the buffer that the entry names, if it names one of the session's.
+    /// Of the buffer that the entry names, if that is one of the session's.
     usage: Option<Arc<BufferUsage>>,
 }
 
@@ -37,7 +37,8 @@ impl Outstanding {
         }
     }
 
-    /// Entries may name this buffer from now on. Its key's slot was free, so whatever had it is gone.
+    /// Entries may name this buffer from now on. Its key's slot was free, so the earlier buffer is
+    /// gone.
     pub(super) fn add_buffer(&mut self, key: u32, usage: &Arc<BufferUsage>) {
         let slot = usize::from(slot_of(key));
         if slot >= self.buffers.len() {

@@ -1,9 +1,9 @@
 //! The traffic of a session: entries out, completions in, and the wait for them.
 //!
-//! - [`Traffic::submit`] and [`Traffic::peek`] make no system call and no allocation, but for the
-//!   event of a session that has one.
-//! - Only the ring is looked at: whether the engine still lives shows in the ring's state.
-//! - A wait spins for a moment, as far as that has paid before, and then sleeps until it is woken.
+//! - [`Traffic::submit`] and [`Traffic::peek`] make no system call and no allocation, except for
+//!   the event of a session that has one.
+//! - They look only at the ring: its state shows whether the engine still serves it.
+//! - A wait spins for a moment, as long as that helped before, and then sleeps until it is woken.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::ring::{self, CompleteEntry, Event, RingSizes, RingState, SubmitEntry,
 use crate::session::front::level::Level;
 use crate::session::front::outstanding::Outstanding;
 
-/// The client's end of a ring, and what it knows of the entries on their way.
+/// The client's end of a ring, and its entries in flight.
 pub(super) struct Traffic {
     client: ring::Client,
     parker: Parker,
-    /// Of waits: what the last ones taught.
+    /// For waits: adapts to the recent ones.
     backoff: Backoff,
     outstanding: Outstanding,
     level: Option<Level>,
@@ -52,8 +52,8 @@ impl Traffic {
         self.outstanding.add_buffer(key, usage);
     }
 
-    /// The descriptor of the session's event. The first time it is made, and `attach` makes it known
-    /// to the engine.
+    /// The descriptor of the session's event. The first call makes it and gives it to the engine by
+    /// `attach`.
     pub(super) fn event_fd(
         &mut self,
         attach: impl FnOnce(Arc<Event>) -> Result<(), Error>,
@@ -77,15 +77,14 @@ impl Traffic {
         self.client.submit_each(entries, |entry| outstanding.depart(entry))
     }
 
-    /// Takes completions that are there, and says how many that were.
+    /// Takes the completions that are there; returns how many.
     pub(super) fn peek(&mut self, out: &mut [CompleteEntry]) -> usize {
         let count = self.take(out);
         self.keep_level();
         count
     }
 
-    /// Takes at least `min` completions, waiting up to `timeout` for them, and says how many that
-    /// were.
+    /// Takes at least `min` completions, waiting up to `timeout` for them; returns how many.
     pub(super) fn wait(
         &mut self,
         out: &mut [CompleteEntry],

@@ -25,7 +25,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// What is known of one write, kept beside the drive by other means than the drive's own.
+/// What is known of one write, recorded independently of the drive.
 #[derive(Clone, Copy)]
 struct Known {
     block: u64,
@@ -35,8 +35,8 @@ struct Known {
     completed: Option<usize>,
 }
 
-/// Runs the steps; gives the drive as it then is, every write, and for every flush that completed
-/// the time at which it was submitted. Times are numbers of events.
+/// Runs the steps; returns the drive as it then is, every write, and for every completed flush the
+/// time at which it was submitted. Times are numbers of events.
 fn play(config: SimConfig, steps: &[Step]) -> (Rig, Vec<Known>, Vec<usize>) {
     let mut rig = Rig::new(config);
     let mut writes: Vec<Known> = Vec::new();
@@ -77,8 +77,8 @@ fn play(config: SimConfig, steps: &[Step]) -> (Rig, Vec<Known>, Vec<usize>) {
     (rig, writes, flushes)
 }
 
-/// Whether a sector of a crash image may hold `byte`: what some write put there that no later
-/// durable write covers for sure, or zero if there is no durable write at all.
+/// Whether a sector of a crash image may hold `byte`: the value of a write there that no later
+/// durable write covers for certain, or zero if there is no durable write at all.
 fn allowed(writes: &[Known], flushes: &[usize], has_cache: bool, block: u64, byte: u8) -> bool {
     let is_durable = |write: &Known| {
         write.completed.is_some_and(|completed| {
