@@ -26,7 +26,7 @@ const RETIRED: [(&str, &str); 10] = [
 /// The retired words of a text, as words of their own.
 fn retired(text: &str) -> Vec<&'static str> {
     let words: Vec<String> = text
-        .split(|c: char| !c.is_alphanumeric())
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
         .filter(|word| !word.is_empty())
         .map(str::to_lowercase)
         .collect();
