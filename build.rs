@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Gives the shared library its soname. Until 1.0 each minor version is an ABI of its own.
 //!
 //! Only `stn_` functions leave the library: rustc exports nothing else from a cdylib. The installed

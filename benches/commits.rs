@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Many small checkpoints in one pool: how long each takes from `begin` to durable, and whether the
 //! thousandth takes longer than the first.
 //!

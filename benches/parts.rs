@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The parts of the path that are ours, one at a time: ring, allocator, checksum, metadata.
 //!
 //! For comparing a change with what was there before, on one machine:

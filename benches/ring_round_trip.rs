@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a no-op costs from submit to completion, by the Rust path and by the C path.
 //!
 //! Both paths run in turn, many times and shortly, on pools of their own. What other programs do to

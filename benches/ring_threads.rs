@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Round trips between two threads: the submit and complete rings beside two of crossbeam's
 //! `ArrayQueue`, which carry the same 64 bytes there and 32 bytes back.
 //!

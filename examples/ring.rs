@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Saves bytes through the ring of a session, so that the caller can go on while drives write.
 //!
 //! `cargo run --example ring -- DRIVE...`, on drives that `stanchion format` made a pool of.

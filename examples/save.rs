@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Saves bytes as a checkpoint and restores them, each in one call.
 //!
 //! `cargo run --example save -- DRIVE...`, on drives that `stanchion format` made a pool of.

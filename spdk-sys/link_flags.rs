@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The output of `pkg-config --static --libs` for SPDK, sorted by how to link it. Pure: reads no
 //! file.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Stanchion: a userspace storage engine for deep-learning checkpoints.
 //!
 //! For Rust this crate names what a trainer uses of the engine. For every other language it is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The C interface inside a Rust program: what a C program cannot provoke.
 
 #![allow(unsafe_code, clippy::unwrap_used)]

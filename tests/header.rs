@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The committed header, the committed list of exports and the committed numbers against the code.
 //!
 //! Layouts are compared by the C compiler itself: the code's sizes and offsets become static

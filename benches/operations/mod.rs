@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The operations that are ours and wait for nothing, one at a time on one thread: what `parts` times
 //! and `instructions` counts.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writers of checkpoints side by side in one process. Runs in the environment that scripts/bench makes (report/venv.py)."""
 import os
 

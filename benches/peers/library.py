@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libstanchion through ctypes: a pool on file drives, one session for each thread. The structures are those of stanchion.h."""
 import ctypes
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p

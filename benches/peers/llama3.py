@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensor lists of a checkpoint of Llama 3 8B, from its published dimensions.
 
 The shape is that of MLPerf Storage's checkpointing run: 8 ranks share every tensor (ZeRO 3), weights in 16 bits, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stanchion as a writer, on one preallocated file drive, through the C library.
 
 `Copied` has its data in ordinary memory, as every peer has: it packs it into 64 MiB of the session's huge pages, piece by

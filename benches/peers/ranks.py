@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MLPerf Storage's checkpointing run, scaled down: 8 ranks, 10 saves, then 10 restores; prints one JSON document.
 
 Each rank saves its own weights and optimizer state. A save lasts from the moment that all ranks may start until the last

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interleaved runs of ours and the peers on one workload; prints one JSON document.
 
 A round is ours, a peer, ours, the next peer, and so on, ours at the end: every peer stands between two runs of ours.

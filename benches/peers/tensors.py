@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bytes that every writer saves: tensors in ordinary memory, random so that nothing can compress them."""
 import ctypes
 import dataclasses

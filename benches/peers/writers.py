@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The peers. Each saves the same tensors to the same file system and is durable when its clock stops: what a writer does
 not flush itself is flushed for it, inside the clock. What it wrote last is removed outside of it."""
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Charts of a report: SVG, one bar a row, with the smallest and the largest ratio as a whisker. No library is needed."""
 from xml.sax.saxutils import escape
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ratios of interleaved runs.
 
 A round is ours, the peer, ours again. The ratio of a round is the mean of our two runs to the peer's run between them,

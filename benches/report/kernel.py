@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of the kernel back end: a drive in a preallocated file, on the file system of the working directory."""
 import itertools
 import json

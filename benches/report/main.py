@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Command line, order of the groups, the report's files."""
 import argparse
 import functools

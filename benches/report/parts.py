@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of parts: commits in one pool, and the ring between two threads."""
 import json
 import statistics

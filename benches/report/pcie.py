@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows over PCIe: drives of an emulated machine, behind an emulated IOMMU, ours and SPDK's perf in the same guest.
 
 The machine is emulated in software, so a checksum costs there some tens of times what it costs here. Drives held to a rate

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows compared with other writers of checkpoints, on the file system of the working directory. The runs themselves are in
 benches/peers; this says which, and makes rows of them."""
 import json

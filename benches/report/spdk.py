@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows over SPDK: NVMe-oF drives on loopback TCP, as fast as a flash drive would be or as fast as they go."""
 import statistics
 

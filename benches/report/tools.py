@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The programs that are measured, each called in one way: stanchion, fio, SPDK's perf and its target, dd."""
 import contextlib
 import json

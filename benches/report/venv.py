@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Python environment that the peers run in: made once in the target directory, with the versions that are named here.
 
 It takes 6 GB, nearly all of it what PyTorch's wheel for Linux brings for accelerators, and some minutes: DeepSpeed's

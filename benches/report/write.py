@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report: JSON for programs, Markdown for people."""
 import dataclasses
 import json

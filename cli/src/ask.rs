@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Questions on the terminal, before something is destroyed.
 
 use std::io::{IsTerminal as _, Write as _, stderr, stdin};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What `stanchion bind` and `stanchion unbind` share: the drives behind addresses, carrying out a plan,
 //! and printing what was done.
 

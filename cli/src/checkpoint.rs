@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checkpoints as they are named on the command line, and their bytes on each drive.
 
 use serde::Serialize;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From the words of the command line to a subcommand with its options.
 
 use std::ffi::{OsStr, OsString};

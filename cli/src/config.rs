@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which drives: from `--drive`, else `--config`, else the environment, else the default file. The
 //! first of these that is given is the only one that counts. docs/configuration.md describes them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What every subcommand is given: the shared options, where output goes, and the signals.
 
 use stanchion_engine::DriveAddress;

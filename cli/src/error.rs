@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Why the command did not do all of what was asked, and its exit codes. docs/exit-codes.md has the
 //! rules.
 

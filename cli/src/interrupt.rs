@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ctrl-C, SIGTERM and SIGHUP, which all mean the same: end.
 //!
 //! Most commands leave nothing to clean up, and a signal ends them at once, with code 130. Those

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The engine's log on stderr: one line each, and warnings only once.
 
 use std::collections::HashSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The `stanchion` command, on the engine's public API only.
 //!
 //! Results go to stdout, everything else to stderr; [`error`] has the exit codes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The options that several subcommands share. Each may stand before the subcommand or after it.
 
 use std::path::PathBuf;

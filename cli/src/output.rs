@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What goes to stdout (results) and to stderr (everything else), and how numbers are written.
 
 use std::fmt::Display;

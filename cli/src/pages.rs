@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Man pages and shell completions, made from the definition of the command line: `stanchion pages
 //! DIRECTORY`, which `scripts/install` runs. It is in no list of subcommands.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A bar with rate and time left, on a terminal's stderr only, and never where JSON is printed.
 
 use std::io::{IsTerminal as _, stderr};

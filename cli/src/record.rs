@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! JSON that several subcommands print. Keys are only ever added: docs/json/README.md has the rules.
 
 use serde::Serialize;

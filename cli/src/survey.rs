@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What drives hold, for people.
 
 use comfy_table::Table;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Values of options: sizes, numbers above 0, lists of cores.
 
 /// The largest size that an option takes: the largest file offset.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Where the command takes its drives from; and docs/configuration.md, held against the sources.
 
 #![allow(clippy::unwrap_used)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A flipped byte is named precisely with exit code 3, or repaired with a line that says so: never
 //! wrong bytes, never a panic.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ctrl-C in the middle of things leaves nothing behind.
 
 #![allow(clippy::unwrap_used)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Every subcommand's output with `--json`, also that of failures, against the schemas of docs/json;
 //! and the naming rules that docs/json/README.md states.
 

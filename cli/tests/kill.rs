@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The command killed at random instants, on drives that are files.
 
 #![allow(clippy::unwrap_used)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A pool that loses a drive, by the commands that a user types.
 
 #![allow(clippy::unwrap_used)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the command refuses, each with its own message and exit code.
 
 #![allow(clippy::unwrap_used)]

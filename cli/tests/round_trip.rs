@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What is saved comes back, and what the command prints is what it says it prints.
 
 #![allow(clippy::unwrap_used)]

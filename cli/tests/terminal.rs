@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! On a terminal the command asks before it destroys, and shows how far it is. The terminal is one
 //! that `script` makes.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Words that stay away from help, errors and docs: each has a plain word that says the same.
 
 #![allow(clippy::unwrap_used)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The program behind `scripts/crash-test`: explores crash images and prints what it found.
 
 use std::process::ExitCode;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The workload of `scripts/qemu-rig`: one process that saves checkpoint after checkpoint and tells what
 //! became of each, or that brings all of them back.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The name of a drive: one string, the same on the command line, in configuration and in messages.
 //!
 //! - `trtype:PCIe traddr:0000:04:00.0`, `trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:4420

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a polling thread does when it has no work: spin, then nap, then park.
 //!
 //! Spinning keeps latency low while operations flow and makes no system call. Napping limits the

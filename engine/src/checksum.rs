@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checksums of data chunks: CRC-64/NVME, computed by helper threads.
 //!
 //! A reactor must keep polling and a trainer's thread must keep training, so neither computes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the engine knows of an open drive.
 
 /// What is known of a drive; does not change while it is open.

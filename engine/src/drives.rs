@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The drives of a pool as metadata code sees them: batches of small reads, writes and flushes.
 //!
 //! The commit order consists of batches: the commands of one batch are unordered, and a batch is

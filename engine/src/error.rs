@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Every error: what happened, to what, and what to run.
 
 use std::fmt;

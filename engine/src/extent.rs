@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which units of an area are used: chunk slots of a drive, or blocks of the metadata area.
 //!
 //! Invariants:

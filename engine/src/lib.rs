@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The Stanchion engine. See ARCHITECTURE.md for the path of the bytes and who owns what when.
 //!
 //! What is public here is what a trainer, the C library and the command use. The feature `internals`

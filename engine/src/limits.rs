@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Limits of everything that is counted or sized, with the relations between them checked at
 //! compile time. A stored value is validated against this file when it is read.
 

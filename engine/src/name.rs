@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The name of a checkpoint: `NAME@STEP`.
 
 use std::fmt;

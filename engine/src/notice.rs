@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What opening or verifying a pool found and handled.
 
 use std::fmt;

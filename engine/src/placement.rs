@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which drive gets which chunk. Pure.
 //!
 //! Chunks go round-robin over the drives, so that all of them write at once and finish together. A

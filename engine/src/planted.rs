@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Bugs that can be planted, to show that the crash explorer finds them.
 //!
 //! Without the cargo feature `planted-bugs`, `planted` is a constant `false` and its calls cost

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Small types that keep different integers apart.
 
 use std::fmt;

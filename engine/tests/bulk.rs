@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whole segments in one call: what goes in comes back; who stops one, or fails, leaves nothing
 //! behind; memory that was lent is not copied.
 

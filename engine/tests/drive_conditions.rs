@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a pool makes of a drive's statuses, on simulated drives: what passes is outlived, what a
 //! drive has become is told by its serial, and what was acknowledged stays. The same through SPDK:
 //! `spdk_faults.rs`.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! While operations flow, nobody allocates, and neither the trainer's thread nor a reactor makes a
 //! system call of its own.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What becomes of a pool when its files and block devices go wrong under it: real ones, without a
 //! mock. After each fault all that was acknowledged is restored, and the pool can be written again
 //! once the cause is mended. Every test runs with io_uring and with blocking threads.

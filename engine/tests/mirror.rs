@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pools that lose a drive: what is still there, what may be written, and how the pool becomes whole
 //! again.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A place on a drive that cannot be written costs that place, not the checkpoint.
 
 #![allow(clippy::unwrap_used)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What holds for the files of the repository, whatever they are: a licence line in every source
 //! file, and links between documents that lead somewhere.
 

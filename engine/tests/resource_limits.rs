@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Memory, descriptors and threads that cannot be had: each failure is an error to whoever asked,
 //! never the end of the process; what was held is given back, and with the limit gone all is well.
 //!

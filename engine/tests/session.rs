@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a session promises beside moving bytes: when its event is readable, how long a buffer is in
 //! flight, whose keys mean what, and that it keeps its pool open.
 

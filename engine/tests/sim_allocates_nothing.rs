@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A dense simulated drive takes no memory while commands run, so that tests which count
 //! allocations can drive the engine through it.
 

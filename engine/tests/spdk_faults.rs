@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What becomes of a pool when its NVMe-oF drives go wrong: statuses, late answers, and drives that
 //! change or go away. After each fault: every operation has ended once, SPDK has answered every
 //! request and knows no memory any more, and all that was acknowledged is restored from the drives.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What becomes of a pool whose NVMe-oF target goes silent, dies or hangs up, with writes under way
 //! and without: every operation ends, nothing hangs, and once the target is back the pool opens
 //! within a bound, with all that was acknowledged. As in `spdk_faults.rs`, SPDK owes nothing then.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pools over the SPDK back end and real NVMe-oF targets on loopback: on 1 to 8 drives, with a target
 //! that dies, and going from one back end to the other with the same bytes.
 //!

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Builds by cargo and prints the path of an executable:  built.py NAME SUBCOMMAND ARGUMENT...
 
 The path is cargo's own word, so that CARGO_TARGET_DIR, CARGO_BUILD_TARGET and a user's configuration do not lead elsewhere.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Adds the licence line to every source file that lacks it: licence_lines.py, in the repository's root.
 
 The engine's test `repository` holds that none lacks it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Installs a tree of files and remembers it, so that it can be removed without touching anything else.
 
 A manifest has one line for each thing: `file SHA256 PATH`, `link TARGET PATH` (the target with %-escapes) or

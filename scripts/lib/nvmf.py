@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An NVMe-oF target of scripts/nvmf-target: the folder that it works in, what it is told to serve, and the process that keeps it."""
 
 import contextlib

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs one of our scripts so that nothing of it is left, however it ends.
 
     run.py --name NAME [--below DIR] [--keep] [--grace SECONDS] -- COMMAND...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One emulated drive: an NBD server whose writes lie in a volatile cache until a flush, with QEMU's NVMe controller before it.
 
 A power cut keeps what was flushed. Of every other write a seeded generator says whether it is kept, lost, or torn at sectors,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The emulated machine: QEMU without KVM, its drives behind an IOMMU, an agent in the guest, and QEMU's own monitor."""
 
 import json

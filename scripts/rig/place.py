@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the rig boots: QEMU and a kernel from Debian, and an initramfs that holds the command, SPDK within it."""
 
 import glob

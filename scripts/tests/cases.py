@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cases: each a function that takes a Scratch. Those of QUICK need no build and take a few seconds."""
 import fcntl
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of the scripts share: scripts are started in an empty folder, and what is left of them is listed.
 
 The tests run in a PID namespace of their own (scripts/lib/run.py), so every process that was not there before is one that was left.

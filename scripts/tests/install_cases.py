@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cases of scripts/install: nothing stale is installed, nothing of this machine is in it, and uninstalling leaves nothing."""
 import filecmp
 import os

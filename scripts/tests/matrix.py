@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kill matrix: each script, killed at each of its stages by each signal, and what was left of it five seconds later."""
 import os
 import subprocess

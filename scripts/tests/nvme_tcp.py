@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connects to an NVMe/TCP target as any local program may, without SPDK or root:
 
     nvme_tcp.py PORT SUBSYSTEM-NQN HOST-NQN

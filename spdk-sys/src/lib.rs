@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Raw bindings of `shim.h`, a C interface of our own over SPDK's NVMe driver.
 //!
 //! Nothing of SPDK itself appears here: its structures and their differences between releases stay

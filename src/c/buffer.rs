@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Buffers of a session: from its memory, or of the caller's.
 
 #![allow(unsafe_code)]

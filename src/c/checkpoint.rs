@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stn_checkpoint`: what one committed checkpoint consists of; and removing one.
 
 #![allow(unsafe_code)]

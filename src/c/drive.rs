@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stn_drive_info`: what is known of a drive of an open pool.
 
 #![allow(unsafe_code)]

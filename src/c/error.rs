@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Error numbers, their words, and the details of each thread's last failed call.
 
 #![allow(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The border to C: pointers become values, panics and errors become numbers.
 //!
 //! - [`call`] is the body of every function: no panic leaves it.

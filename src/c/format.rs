@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stn_format`: making a pool of drives.
 
 #![allow(unsafe_code)]

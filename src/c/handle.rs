@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Handles: what a C program holds of a pool, a session, a list, a checkpoint.
 //!
 //! - A handle is a number: kind, process, generation, place. It is never followed as a pointer, so

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stn_list`: the checkpoints of a pool at one moment.
 
 #![allow(unsafe_code)]

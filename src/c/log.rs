@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Log records, given to a callback of the program's.
 //!
 //! The library's threads log through `tracing`; nobody listens until `stn_set_log` is called. Panics

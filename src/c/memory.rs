@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Memory of the caller's that drives reach without a copy, in `stn_save` and `stn_restore`.
 
 #![allow(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `libstanchion`: the functions of `include/stanchion.h`, one file for each of its types.
 //!
 //! - A handle is a number that looks like a pointer and is never followed: see `handle`.

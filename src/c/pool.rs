@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stn_pool`: an open pool.
 
 #![allow(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which process this is: a number that changes when a process forks.
 //!
 //! It lies in a page that the kernel clears in a forked child (`MADV_WIPEONFORK`), however it was

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Restoring in one call: a range of a segment, from all drives, into memory of the caller's.
 //!
 //! Drives write whole chunks straight to the destination, if it has page alignment there; the bytes

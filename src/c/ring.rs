@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The ring of a session: `stn_sqe` and `stn_cqe`, the entries and completions that go through it.
 
 #![allow(unsafe_code)]

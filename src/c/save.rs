@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Saving in one call: one participant's shards, from memory of the caller's.
 //!
 //! Drives read whole chunks straight from the caller's memory, where its place in a page and its kind

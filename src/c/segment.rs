@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Segments that a session has open: begun for a save, or opened for a restore.
 
 #![allow(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stn_session`: what one thread saves and restores through.
 
 #![allow(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shards: `stn_shard` and `stn_save_shard`, which declare one, and `stn_shard_info`.
 
 #![allow(unsafe_code)]

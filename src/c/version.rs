@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The version of the library.
 
 use std::ffi::{c_char, c_int};

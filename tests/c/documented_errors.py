@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Which documented errors no test provoked: documented_errors.py HEADER COVERAGE EXCEPTIONS.
 
 The header's Errors sections say which function answers with which error. COVERAGE has a line for each

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the source of a later library from this one: later.py SOURCE DESTINATION.
 
 Every structure with a size of its own gets one more field at its end, in the header and in the code,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stanchion bind`: takes drives from the kernel and gives them to SPDK.
 
 use std::path::Path;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stanchion drives`: what this machine has, and what the given drives hold.
 
 use std::path::Path;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stanchion format`: makes a pool. It destroys what drives hold, so it shows what that is, asks, and
 //! refuses drives that hold data.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stanchion list`: the checkpoints of a pool.
 
 use clap::Args;

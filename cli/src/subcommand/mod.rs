@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The subcommands: one file each, with its arguments, what it does, and what it prints.
 //!
 //! A new one is a file with a type that implements [`Subcommand`], and a line in [`ALL`].

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stanchion plan`: what checkpoints of a training job will cost, and what they save, before it runs.
 //!
 //! The model is that of docs/performance/method.md, "The model of `stanchion plan`". It opens no drive.

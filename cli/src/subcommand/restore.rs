@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stanchion restore`: the shards of a checkpoint become files.
 //!
 //! - Bytes are verified before they are written, and files get their names only when all of them are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stanchion rm`: removes checkpoints.
 
 use clap::Args;

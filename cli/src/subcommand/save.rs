@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stanchion save`: files become the shards of one checkpoint.
 //!
 //! The files lie in the segment one after the other, in the order given. They are read while earlier

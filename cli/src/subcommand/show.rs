@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stanchion show`: a pool, or what one checkpoint consists of.
 
 use clap::Args;

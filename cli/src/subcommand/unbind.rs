@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stanchion unbind`: gives drives back to the kernel.
 
 use std::path::Path;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stanchion verify`: every copy of the metadata, and every byte of the data.
 
 use clap::Args;

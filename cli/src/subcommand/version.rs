@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stanchion version`, and `stanchion --version`.
 
 use clap::Args;

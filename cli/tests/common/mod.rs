@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the tests of the command share: a directory with drives in it, and runs of the real binary.
 
 // Each test file uses its own part of this.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Where the structures of a pool lie, found through the engine's format, and changes to their bytes.
 
 use std::fs::{File, OpenOptions};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The schemas of docs/json, and what the command prints held against them.
 
 use std::collections::{BTreeMap, BTreeSet};

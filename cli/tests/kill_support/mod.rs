@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Kill-and-reopen: the real command is killed (SIGKILL) at random instants, and what the next
 //! process finds is held against a model of what was acknowledged.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The oracle: what was acknowledged, and which states a kill may leave.
 
 use std::collections::BTreeMap;

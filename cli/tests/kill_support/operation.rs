@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What is killed: operations of one or more steps, each step one run of the command.
 
 use super::model::Files;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The drives, and runs of the real binary on them.
 
 use std::cell::Cell;

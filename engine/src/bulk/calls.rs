@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whole segments in one call of the pool.
 
 use crate::bulk::save::Saved;

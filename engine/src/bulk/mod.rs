@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whole segments in one call: [`Pool::save`] and [`Pool::restore`], and the [`BulkSession`] behind
 //! them.
 //!

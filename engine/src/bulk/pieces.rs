@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ranges of a segment, cut into pieces: one entry each. Pure.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A restore: verified bytes come from the drives piece by piece and are handed on in order.
 
 use std::collections::VecDeque;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A save: bytes go to the drives piece by piece, then the checkpoint is committed.
 
 use std::time::{Duration, Instant};

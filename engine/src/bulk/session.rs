@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The session behind a call: its buffers, and the memory that was lent to it.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The committer: every step that changes what an open pool holds, from a participant that begins to
 //! a generation that is durable.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What is written around the generations: a new pool, a changed label, a drive that is taken in.
 //!
 //! A label comes last, and durably: what it says holds before it says so. A drive loses its labels

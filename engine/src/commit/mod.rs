@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Committing: how the pool gets from one generation to the next. Pure: no thread, no clock and no
 //! lock of its own; the drives and the way to the state are traits.
 //!

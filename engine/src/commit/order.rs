@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The order in which a new generation reaches the drives.
 //!
 //! 1. Metadata (segment tables, manifests, the whole catalogue) to every drive. Data chunks were

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What makes one generation: planned from the state, and from the checkpoints that are whole.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The committer over simulated drives: who may do what while it works, and what it leaves when a
 //! drive fails.
 

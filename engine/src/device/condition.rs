@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The condition of each drive of an open pool. Drive queues set it when commands fail; the code
 //! that plans the next command reads it.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The interface of every back end: a queue pair that takes commands and gives completions.
 //!
 //! Invariants that every back end keeps:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Stands for a drive that the pool knows but that is not present: every command fails at once.
 //!
 //! It keeps the other drives at the numbers that the pool's drive table gives them. Nothing is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Drives as the reactor sees them: the [`Device`] interface, its back ends, and what follows from
 //! a drive's status codes.
 

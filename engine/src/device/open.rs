@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From an address to an open device. The address selects the back end; there is no fallback.
 
 use crate::address::DriveAddress;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The regions of memory that a device's commands may name.
 
 use std::ptr::NonNull;

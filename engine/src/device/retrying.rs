@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A device that retries: a command that [`status`] says to send again is sent again, to the same
 //! place with the same memory. Only its last result is reported.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What to do about a failed command: one table, from the status and the kind of command to an
 //! [`Action`]. Pure.
 //!

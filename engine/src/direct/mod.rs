@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! [`Drives`] on the calling thread: submits to the devices and polls them until the batch is done.
 //! For format, recovery and the simulator. While a pool is open, the reactors have the devices; the
 //! keeper's devices send messages to them, and it sleeps until a reactor answers.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Batches over simulated drives.
 
 use proptest::prelude::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The catalogue: all checkpoints of one generation. Every commit writes a new one, the same bytes
 //! to the same offset of every drive.
 //!

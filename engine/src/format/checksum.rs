@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The hash of metadata and the checksum of data.
 
 use crc_fast::CrcAlgorithm;

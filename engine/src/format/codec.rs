@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The prologue that every structure starts with, and the only way through it.
 //!
 //! | offset | size | field                                                          |

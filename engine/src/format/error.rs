@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Why bytes of a drive were not accepted.
 
 /// Why bytes were not accepted.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The label: says that a drive is ours, of which pool, with which other drives, and how it is laid
 //! out. Written when a pool is formatted and when its membership changes; four copies of one block.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Where everything lies on a drive. The only place where an offset is made.
 //!
 //! ```text

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The manifest: the segments of one checkpoint, in the order of their participants.
 //!
 //! | offset | size    | field                                               |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Structures on a drive and their bytes. Pure: no I/O, no clock, no threads.
 //!
 //! `docs/on-disk-format.md` is the specification; this is the only code that follows it.

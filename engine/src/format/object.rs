@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A metadata object: where it lies, and its bytes.
 
 use crate::limits::BLOCK_BYTES;

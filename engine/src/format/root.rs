@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The root: names the one catalogue that is a generation's state. Writing it is the commit.
 //!
 //! | offset | size | field                                     |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The segment table: where the chunks of one participant's segment lie, their checksums, and the
 //! shards that the segment is made of.
 //!

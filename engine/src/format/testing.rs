@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the tests of every structure share: arbitrary values, and the three attacks that each
 //! decoder has to stand: a flipped bit, cut bytes, and edited bytes under a right hash.
 

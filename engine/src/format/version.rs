@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The version of the format.
 
 /// The format's major version: a reader of an older major understands nothing behind the prologue.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The drives of this machine, from sysfs: what `stanchion drives` lists when no address is given.
 //!
 //! Two kinds are found: block devices, and NVMe controllers that are not block devices because

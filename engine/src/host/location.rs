@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Where a drive lies: a path opened without opening what lies there, so that it can be classified
 //! before a driver runs or a FIFO blocks.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One pool, one owner: a lock file for each pool on this host, whatever its back end. And one for
 //! each drive that the kernel does not drive: there is no device node to lock.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The lock files of pools and drives, and their holders, for people. Takes no lock.
 
 use std::fs;

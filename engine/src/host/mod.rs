@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What /sys, /proc and the machine report about drives: which drives there are, which processes
 //! use them, which drivers they have; and how to change the driver. No drive is opened for I/O
 //! here.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! PCI functions of NVMe controllers as sysfs shows them: driver, IOMMU group, namespaces, users.
 //!
 //! Every call reads again: a function's driver may change meanwhile.

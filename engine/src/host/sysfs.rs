@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the kernel reports about block devices, locks, mounts and swap in /sys and /proc.
 //!
 //! Everything is read below a root directory, so that tests can make their own tree. Files come and

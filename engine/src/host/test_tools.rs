@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What tests of several modules use: loop devices and mounts.
 
 use std::path::{Path, PathBuf};

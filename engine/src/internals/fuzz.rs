@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What fuzzers and everyday tests do with bytes that a drive or a client may present: one body for
 //! each decoder.
 //!

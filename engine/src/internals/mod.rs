@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The engine from the inside, for its tests, benches and fuzzers: no part of the command or of the
 //! library. What is named here may change at any time.
 

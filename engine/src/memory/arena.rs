@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An arena: cuts one region into buffers. Control path only: it locks and allocates.
 //!
 //! - Buffers start and end at block boundaries and never overlap.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Memory that drives may read and write directly.
 
 mod arena;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A region: one mapping of huge pages in a memfd, shared with other processes by its descriptor.
 //!
 //! - Every page is touched when the region is made, so that no page fault, and no lack of pages,

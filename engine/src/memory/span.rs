@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A span: some bytes of a region that a transfer or a checksum is using.
 //!
 //! A span holds its region, so the mapping outlives the work on it: a drive's queue slot keeps the

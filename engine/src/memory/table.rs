@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The buffers that a session may name in requests, by key. Owned by the session's one reactor,
 //! which changes it on control messages: no locks.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Counts who may still touch a buffer.
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Taking a drive into a pool in the place of one that it lost.
 //!
 //! The drive gets the place, the number and the slots of the lost one, so that no checkpoint's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The context of one open pool: what its keeper and its sessions work with together.
 //!
 //! - The state's lock is held to plan and to take over, never during I/O.

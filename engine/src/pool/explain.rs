@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From a completion's code to an error that a person can act on.
 
 use crate::error::{Damage, Error, IoError};

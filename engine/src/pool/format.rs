@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Making a pool of drives, and looking at what a drive holds before that. In which order a pool is
 //! written is in [`crate::commit::make_pool`].
 

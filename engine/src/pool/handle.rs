@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A pool as callers hold it: what it says of itself and its checkpoints, and sessions made from it.
 //!
 //! It keeps no state of its own: everything is in the context that it shares with its sessions, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a pool tells about itself and its checkpoints.
 
 use uuid::Uuid;

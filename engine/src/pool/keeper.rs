@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The keeper: the thread that commits. It owns the committer, and the way to the drives' metadata.
 //!
 //! What is done, and in which order, is the committer's ([`crate::commit`]). The keeper brings it

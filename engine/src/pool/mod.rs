@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A pool: drives formatted together, opened by one owner.
 
 mod admit;

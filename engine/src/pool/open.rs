@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Opening a pool: the devices, the lock, recovery, then the threads.
 
 use std::sync::Arc;

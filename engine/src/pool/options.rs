@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a pool is opened with.
 
 use crate::address::DriveAddress;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The threads of an open pool: reactors, the keeper, checksum helpers; how they start and end.
 
 use std::sync::Arc;

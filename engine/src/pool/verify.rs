@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Verification: every copy of the metadata on every drive, and every copy of the data.
 
 use crate::drives::Drives;

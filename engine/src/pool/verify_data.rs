@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The pass over the data: reads every copy of every chunk, and mends bad copies from sound ones.
 
 use std::collections::VecDeque;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a verification reports: as it goes on, and at its end.
 //!
 //! Each damage is in one list: of those that are left, or of those that are repaired.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Answers to the requests of a reactor or the keeper: who gets them, and what they contain.
 //!
 //! An answer is a plain value of a fixed size. It carries the asker's token and owns nothing, so

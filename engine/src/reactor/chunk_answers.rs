@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a reactor does with the answers for its chunks: a chunk is done, goes on to the next step,
 //! is read from its other copy, gets another place, or fails its task.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Rare messages to a reactor: they may allocate, and are answered through a channel.
 //!
 //! A message owns what it carries, so that a message that is never taken leaks nothing; its asker

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One drive's queue inside a reactor: the requests that wait, and the commands in flight.
 //!
 //! - The slot of a command keeps the command's span until its completion was taken: memory in

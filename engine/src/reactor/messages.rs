@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How a reactor handles its mailbox: it adds and removes regions, sessions and what belongs to a
 //! session.
 //!

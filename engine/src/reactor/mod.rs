@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The reactor: the polled thread that owns the queue pairs of its drives and serves sessions.
 //!
 //! One turn, [`Reactor::tick`], follows the bytes, and so does this file. It takes entries from the

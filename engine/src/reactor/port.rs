@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One session inside its reactor: the engine end of its ring and what its entries may name.
 //!
 //! - Numbers of ports, buffer keys and handles carry a tag that changes with each use of a place,

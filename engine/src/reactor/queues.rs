@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The queues between the threads of one open pool.
 //!
 //! Every queue has a fixed size, and its producers never have more outstanding than fits: a push

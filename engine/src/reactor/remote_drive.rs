@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A drive that a reactor owns, as a [`Device`] for the keeper: commands go through the reactor's
 //! inbox. So the keeper runs the same metadata code that format and recovery run on real devices.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An open segment: the place and the state of each of its chunks.
 //!
 //! Placement is decided when the segment is opened, so a reactor only looks it up; the keeper

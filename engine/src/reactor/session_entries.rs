@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From a ring's entry to a task: everything from a client is checked here.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tasks: the entries that one reactor has accepted and not completed, in a fixed table.
 //!
 //! - The table is allocated at the start; adding or removing a task allocates nothing.

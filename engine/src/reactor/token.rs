@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tokens: a token comes back with an answer and names the chunk, and the copy of it, of the
 //! request.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What each checkpoint occupies, by its manifest and segment tables.
 
 use crate::drives::Drives;

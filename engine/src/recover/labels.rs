@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The labels of a drive: reading them, and repairing their copies.
 
 use crate::drive_info::DriveInfo;

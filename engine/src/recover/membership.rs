@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Membership: which of the drives at hand is which of the pool's drives, and which take part. Pure.
 //!
 //! - The label with the highest epoch is the truth. A drive with an older label either missed the

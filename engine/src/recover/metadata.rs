@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reading metadata objects: the same bytes lie on every drive, and any sound copy will do.
 
 use crate::drives::{DriveCommand, Drives, read_error};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Opening: from the bytes on the drives to the newest whole generation. Pure, over `Drives`.
 //!
 //! - One valid root is enough evidence: it was written only after all it names was durable on all

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The newest whole generation: the newest root whose catalogue can be read.
 
 use crate::drives::Drives;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Opening: from the drives of a pool, in any order, to its newest whole state.
 
 use std::cell::RefCell;

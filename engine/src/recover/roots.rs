@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The root rings: reading them, and repairing slots that hold no root.
 
 use std::collections::BTreeMap;

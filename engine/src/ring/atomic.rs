@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The atomics of the ring protocol: the real ones, or loom's while it checks the protocol.
 
 #[cfg(not(loom))]

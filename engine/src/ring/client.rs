@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The trainer's end of a ring.
 
 use std::cell::Cell;

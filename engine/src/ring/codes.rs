@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Result codes of completions. Zero and above is success: the bytes moved.
 //!
 //! From -1 to -4095 it is a negative errno, where one fits; from -4096 down it is one of ours. A

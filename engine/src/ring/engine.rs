@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The reactor's end of a ring. Every value that the client writes is checked before it is used.
 
 use std::os::fd::BorrowedFd;

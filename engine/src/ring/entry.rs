@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The contents of the ring: 64-byte requests and 32-byte completions, little-endian, and the check
 //! that turns an untrusted request into a [`Request`].
 //!

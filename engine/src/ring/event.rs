@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An event: a descriptor that a client puts into its poll loop, readable when there may be
 //! completions.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The layout of the ring's memory, and the only code that turns it into references.
 //!
 //! ```text

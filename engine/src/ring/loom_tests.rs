@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Every interleaving and every allowed memory order of the two ends, on rings small enough to
 //! wrap within a test. Takes minutes at most, with `LOOM_MAX_PREEMPTIONS=3` a second. Run:
 //! `RUSTFLAGS="--cfg loom" cargo test -p stanchion-engine --release --lib ring::loom`

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The ring between one trainer thread and one reactor: 64-byte requests one way, 32-byte
 //! completions the other, in a memfd, with the same layout in one process and across two.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A session: what one trainer thread holds. Memory, a submit ring and a complete ring.
 //!
 //! It has two halves. The `front` lives in the client's process: the client's end of the ring, the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How much of a checkpoint the drives that are there hold. Pure.
 
 use std::collections::BTreeMap;

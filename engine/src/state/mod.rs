@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The state of an open pool: what is committed, what is being written, what is free. Pure.
 //!
 //! - Free space is derived: a data slot or metadata block is used if and only if a checkpoint of

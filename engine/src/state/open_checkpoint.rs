@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A checkpoint that is being written.
 
 use uuid::Uuid;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The state itself, and how free space follows from it.
 
 use std::collections::BTreeMap;

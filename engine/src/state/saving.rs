@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checkpoints that are being written: who joins, what is reserved for them, and when that is free.
 //!
 //! - A participant gets the space of its whole segment or nothing.

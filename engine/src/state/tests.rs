@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The state on its own: what is free when, and who may join what.
 
 use uuid::Uuid;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A device with memory to move, and random commands held against a model: for every back end.
 //!
 //! Included by path, also from the engine's own tests: `super::engine` is the engine.

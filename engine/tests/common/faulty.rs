@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A pool on an NVMe-oF target whose drives lie in files, to do wrong to.
 
 use std::ops::{Deref, DerefMut};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A pool of which every acknowledged checkpoint is remembered, and must be restored whatever was
 //! done to its drives since.
 

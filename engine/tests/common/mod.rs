@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the engine's tests share: back ends, byte patterns, a save and a restore.
 
 #![allow(clippy::unwrap_used)]

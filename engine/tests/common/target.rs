@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An NVMe-oF target of a test's own, on loopback: drives for the SPDK back end.
 //!
 //! Included by path from the command's tests, too.

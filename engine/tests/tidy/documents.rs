@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The documents of the repository: every file that they name is there.
 
 use std::path::Path;

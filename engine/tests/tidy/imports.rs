@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which file uses which, read from the syntax of a crate's sources.
 //!
 //! - A name counts where it is defined: an import through a `mod.rs` that re-exports it is an arrow to

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The layers of `engine/src`: which may use which, and which circles are meant.
 
 use std::collections::BTreeSet;

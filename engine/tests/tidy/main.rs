@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The structure that ARCHITECTURE.md draws, held by a test: which layer may use which, where
 //! `unsafe` may stand, how long a file and a line may be, and that documents name files that are
 //! there.

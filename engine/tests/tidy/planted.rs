@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Bad imports planted into a copy of the sources: each kind must be found.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The width of lines: `.editorconfig` states it for each language, and this holds it.
 
 use std::collections::BTreeMap;

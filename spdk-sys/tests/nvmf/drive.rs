@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A drive, its commands and buffers, for the tests; and a target that one test starts for itself.
 
 use std::cell::Cell;

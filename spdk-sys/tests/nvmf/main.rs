@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The shim against a real controller over NVMe/TCP: written data is read back, and every request completes exactly once.
 //!
 //! Starts its own targets, and is skipped, with a message, where that is not possible. Only a drive

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stanchion bench ladder`: the published remedies, one rung at a time: what each of them gains, and
 //! what the trainer waits for.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One check: what was looked at, what was found, and what fixes it.
 
 use std::fs;

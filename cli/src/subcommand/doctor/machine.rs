@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The IOMMU, vfio, cores, io_uring and lock files.
 
 use stanchion_engine::host::lock_files;

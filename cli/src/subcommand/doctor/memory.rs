@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Huge pages, hugetlbfs, and the limit of locked memory.
 
 use rustix::process::{Resource, getrlimit};

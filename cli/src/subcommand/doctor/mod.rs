@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stanchion doctor`: what keeps this machine, and the given drives, from being used. Changes nothing.
 
 mod check;

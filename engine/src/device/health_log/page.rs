@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! NVMe log page 02h: the drive's report of its own health.
 
 use serde::Serialize;

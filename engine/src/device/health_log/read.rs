@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reading the log page, through the kernel or through SPDK.
 
 use std::fs::{self, File};

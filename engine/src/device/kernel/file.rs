@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The open file or block device: found, classified, locked, measured, and held until dropped.
 //!
 //! Invariants:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Drives of the kernel: block devices and preallocated files, through O_DIRECT.
 //!
 //! There are two equal methods of I/O: io_uring (`uring`) and, where the system forbids it (as

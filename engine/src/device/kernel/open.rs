@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Opening a drive of the kernel: the file, and the method that moves its bytes.
 
 use std::path::Path;

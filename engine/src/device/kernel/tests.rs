@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One set of tests for both methods of I/O, over files and, as root, loop devices.
 
 #![allow(unsafe_code)]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Blocking threads behind two lock-free queues, for systems without io_uring.
 //!
 //! Invariants:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How far a transfer is when a system call for it returns.
 
 use crate::error::IoError;

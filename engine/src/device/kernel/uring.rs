@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One io_uring per drive.
 //!
 //! Invariants:

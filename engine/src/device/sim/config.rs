@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a simulated drive is like.
 
 /// The order in which commands complete.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a simulated drive stores, and what a power cut leaves of it. No commands, no memory, no
 //! I/O.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The queue pair of a simulated drive.
 
 #![allow(unsafe_code)]

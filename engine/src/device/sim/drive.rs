@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The hardware of a simulated drive, and what tests do to it from outside.
 
 use std::collections::VecDeque;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Faults of a simulated drive: which commands they hit, and what happens to those.
 
 use std::ops::Range;

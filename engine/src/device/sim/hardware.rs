@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The inside of a simulated drive: commands in flight, and what they do when they complete.
 
 #![allow(unsafe_code)]

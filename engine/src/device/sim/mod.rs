@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The `sim` back end: a drive in memory, seeded and deterministic, with power cuts and faults.
 //!
 //! [`SimDrive`] is the hardware: it outlives its users, and tests act on it from outside.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A small seeded generator, so that a seed repeats a simulation on every machine.
 
 /// SplitMix64: one word of state, every seed good. Not for secrets.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The record of the commands that a simulated drive got.
 
 use crate::device::Operation;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What simulated drives have in common: one power supply and one count of commands.
 
 use std::sync::Arc;

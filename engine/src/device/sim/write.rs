@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writes that a power cut may drop or tear.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Controllers, connected once per process and shared by the namespaces opened on them, and the
 //! queue pairs on them.
 //!

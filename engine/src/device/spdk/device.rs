@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An open namespace: its queue pair, the commands on it, and what happens when it is lost.
 
 use std::collections::VecDeque;

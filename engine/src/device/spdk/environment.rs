@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SPDK's environment: DPDK's memory and its view of PCI, started once per process and kept.
 //!
 //! - Started on its own thread, because DPDK pins the thread that starts it to one core.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How long a fabric's target may still carry out commands that were sent before its connection was
 //! lost.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Faults that SPDK's driver injects into commands, for tests.
 //!
 //! SPDK keeps such rules in a queue pair without a lock, so the thread that polls the device sets

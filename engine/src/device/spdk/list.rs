@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The PCIe drives that SPDK can reach.
 
 use std::ffi::{CStr, c_char, c_void};

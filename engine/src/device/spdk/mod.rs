@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Drives through SPDK: over PCIe, detached from the kernel's driver, or over a fabric (TCP, RDMA).
 //!
 //! - One queue pair for each device. The thread that opens the device makes it; then one thread at

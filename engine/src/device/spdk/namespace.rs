@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a namespace is as a drive.
 
 use spdk_sys::{stn_spdk_controller_facts, stn_spdk_namespace_info};

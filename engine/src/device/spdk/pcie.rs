@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! PCIe drives before SPDK touches them: which driver has them, and which process claimed them.
 
 use std::fs::OpenOptions;

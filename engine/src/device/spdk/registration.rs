@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Regions that SPDK's devices may reach, counted per process: several devices register the same
 //! region, and SPDK refuses memory that is already registered.
 //!

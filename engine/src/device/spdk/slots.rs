@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Commands in flight: a slot for each, and in it a request of the shim for each piece.
 //!
 //! - Everything is allocated once and stays in place: the shim keeps pointers to requests, and its

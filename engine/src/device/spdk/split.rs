@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How a command is split into the pieces that a controller accepts. Pure arithmetic.
 
 use crate::limits::{BLOCK_BYTES, MAX_CHUNK_BYTES};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A time limit for calls of SPDK that could wait forever. Some of those that connect wait for an
 //! answer without a limit, and a target that hangs after it accepted the connection gives none.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Takes NVMe controllers from the kernel's driver for SPDK, and gives them back.
 //!
 //! - Nothing changes before all checks are done: [`Binder::plan_bind`] and [`Binder::plan_unbind`]

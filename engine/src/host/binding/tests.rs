@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Plans over made-up machines, and their writes, with a thread that acts as the kernel.
 
 use std::fs;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The checks of `format` before it destroys anything.
 //!
 //! - [`inspect`] asks the kernel who uses a block device or a file. It opens nothing for writing.

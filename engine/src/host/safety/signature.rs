@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names the format of the first and the last bytes of a drive.
 //!
 //! Only well-known magic numbers are compared; nothing is parsed. Bytes that are neither zero nor

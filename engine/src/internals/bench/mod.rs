@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parts of the engine that are not public, for benches to drive one at a time on their own thread: a
 //! [`ReactorHarness`] and a [`RecoveryHarness`], over simulated drives.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One reactor with one drive and one session, turned by its client's thread.
 
 use std::sync::Arc;

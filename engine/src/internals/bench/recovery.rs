@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A pool that holds checkpoints, opened for writing again and again.
 
 use std::cell::RefCell;

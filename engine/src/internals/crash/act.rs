@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What may be done to an open pool, and why it may end early.
 
 use crate::error::Error;

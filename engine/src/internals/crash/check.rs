@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Opens a crash image as anybody would after the power is back, and holds what is found against
 //! what was promised.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Crashes a pool before each batch of writes, in many ways, and has each image checked.
 //!
 //! A batch is what the engine runs without an order inside it. Before it runs, the writes at risk

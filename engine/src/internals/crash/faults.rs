@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Drives that do wrong: what they hurt is reported, and nothing wrong is shown as right.
 //!
 //! All faults of a run are on one drive. A pool of two or more has sound copies of all metadata on

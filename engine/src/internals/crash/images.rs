@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which crash images to look at: subsets of the writes at risk, and torn ones among them. Pure.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Where the explorer works: arenas to drive simulated drives with, and a freshly formatted pool.
 
 use std::cell::RefCell;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The crash explorer: drives the engine's own committer and recovery over simulated drives, on one
 //! thread, crashes them in every way that a power cut may leave them, and holds each image
 //! against a model of what was acknowledged.

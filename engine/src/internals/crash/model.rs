@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What must be found after a crash.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A little of what `scripts/crash-test` looks at more of.
 
 use super::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A trainer: begins a checkpoint and writes its chunks, over the state and the drives that the
 //! committer works on, too. It does what sessions and reactors do, in the same order.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Two honest ends at the same time: two threads that poll, two that sleep, two processes.
 
 use std::os::fd::AsFd;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A malicious peer, through a second mapping of the same memory: indices that jump, entries that
 //! change while they are read, another process that overwrites memory and dies.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Both ends together: by hand, and against a model.
 
 mod concurrent;

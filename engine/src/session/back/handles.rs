@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The handles of one session: what each stands for, and what ends with it.
 //!
 //! A segment that is open in the pool for this session has its entry here, or the call that opens

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The engine's half of a session, and the calls by which the front uses it. All are listed here.
 //!
 //! | call | from the front | to the front |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The regions that drives have registered for one session.
 //!
 //! - A region is registered with every drive of the pool or with none: if one drive cannot use it,

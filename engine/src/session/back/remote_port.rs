@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A port that a reactor owns, as its session reaches it: by messages to the reactor.
 //!
 //! A reactor that has ended holds nothing of the session any more. So a call that takes something

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A buffer of a session: memory, and the key by which entries name it.
 //!
 //! The key is taken back before the memory is freed, so that no new entry can name free memory. The

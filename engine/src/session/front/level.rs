@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Keeps a session's event readable for as long as there are completions, and no longer.
 //!
 //! The reactor signals only a client that waits, once for each wait. So a session with an event is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The client's half of a session, and what callers see of it.
 //!
 //! - [`Session::submit`] and [`Session::peek`] make no system call and no allocation, except to

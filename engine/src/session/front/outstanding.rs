@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The entries of a session that are in flight, and what they use until their completions are
 //! taken.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The traffic of a session: entries out, completions in, and the wait for them.
 //!
 //! - [`Traffic::submit`] and [`Traffic::peek`] make no system call and no allocation, except for

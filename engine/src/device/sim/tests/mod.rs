@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The drive against its own rules.
 
 #![allow(unsafe_code)]

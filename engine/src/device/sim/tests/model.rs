@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Random commands against a model that knows only when each began and ended.
 
 use proptest::prelude::*;
