@@ -176,7 +176,7 @@ fn without_an_iommu_the_caller_must_accept_that() {
     let uio = BindOptions { driver: UserSpaceDriver::UioPciGeneric, without_iommu: false };
     machine.refuses(&uio, ErrorKind::Environment, &["--no-iommu", "uio_pci_generic"]);
     let uio = BindOptions { without_iommu: true, ..uio };
-    machine.refuses(&uio, ErrorKind::Environment, &["keeps a drive of uio_pci_generic from"]);
+    machine.refuses(&uio, ErrorKind::Environment, &["blocks a drive of uio_pci_generic"]);
     machine.remove(&format!("{}/iommu_group", machine.dir(DRIVE)));
     machine.refuses(&VFIO, ErrorKind::Environment, &["intel_iommu=on", "--no-iommu"]);
     assert_eq!(machine.plan(&uio).unwrap().writes.len(), 3);
@@ -273,7 +273,7 @@ fn a_driver_that_does_not_take_it_leaves_it_to_the_kernel() {
     let change = machine.plan(&VFIO).unwrap();
     // No thread acts as the kernel: nothing happens, and the time limit passes.
     let error = machine.binder().apply(&change).unwrap_err();
-    assert!(error.to_string().contains("driver nvme took it instead of vfio-pci"), "{error}");
+    assert!(error.to_string().contains("bound to driver nvme instead of vfio-pci"), "{error}");
     let root = machine.0.path();
     let override_now =
         fs::read_to_string(root.join(machine.dir(DRIVE)).join("driver_override")).unwrap();
