@@ -20,7 +20,9 @@ use stanchion_engine::{
     BulkOptions, BulkSession, CheckpointName, CheckpointSpec, Pool, SessionBuffer, SessionOptions,
 };
 
-use super::{Bench, Scratch, median};
+use super::args::Bench;
+use super::median::median;
+use super::scratch::Scratch;
 use crate::error::CommandError;
 use crate::interrupt::Interrupt;
 use crate::output::{self, Output};
