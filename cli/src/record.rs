@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! JSON that several subcommands print. Keys are only ever added: docs/json/README.md has the rules.
+//! JSON that several subcommands print. Keys are only ever added: docs/json/README.md has the
+//! rules.
 
 use serde::Serialize;
 use stanchion_engine::host::inventory::{DriveKind, HostDrive};

@@ -40,7 +40,8 @@ pub struct Bench {
     /// Ladder: seconds of compute of an iteration [default: 1.5 times those of a save]
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     pub compute: Option<f64>,
-    /// Ladder: file that the rungs without a pool write [default: one in the folder of a drive file]
+    /// Ladder: file that the rungs without a pool write [default: one in the folder of a drive
+    /// file]
     #[arg(long, value_name = "FILE")]
     pub scratch: Option<PathBuf>,
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `stanchion bench`: how fast a pool saves and restores, durable and verified.
 //!
-//! It saves a scratch checkpoint `stanchion-bench@N`, and removes it at the end, also after an error or
-//! Ctrl-C.
+//! It saves a scratch checkpoint `stanchion-bench@N`, and removes it at the end, also after an
+//! error or Ctrl-C.
 
 mod args;
 mod ladder;

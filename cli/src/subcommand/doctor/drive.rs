@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Each NVMe controller's driver and IOMMU group; of each given drive its owner, alignment, health and
-//! cache.
+//! Each NVMe controller's driver and IOMMU group; of each given drive its owner, alignment, health
+//! and cache.
 
 use std::path::Path;
 
