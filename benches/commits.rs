@@ -2,9 +2,9 @@
 //! Many small checkpoints in one pool: how long each takes from `begin` to durable, and whether the
 //! thousandth takes longer than the first.
 //!
-//! `cargo bench --bench commits -- COUNT BYTES KEEP DRIVE...` makes a pool of new files and prints one
-//! JSON document. The newest KEEP checkpoints stay; older ones are removed now and then, outside the
-//! clock, as retention would. With KEEP >= COUNT the catalogue grows to COUNT entries.
+//! `cargo bench --bench commits -- COUNT BYTES KEEP DRIVE...` makes a pool of new files and prints
+//! one JSON document. The newest KEEP checkpoints stay; older ones are removed now and then,
+//! outside the clock, as retention would. With KEEP >= COUNT the catalogue grows to COUNT entries.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

@@ -2,10 +2,10 @@
 //! Round trips between two threads: the submit and complete rings beside two of crossbeam's
 //! `ArrayQueue`, which carry the same 64 bytes there and 32 bytes back.
 //!
-//! Both are driven alike: one thread keeps as many requests outstanding as fit and takes the answers,
-//! the other one answers. Samples of the two take turns (A B A), so that a machine whose speed drifts
-//! slows both; what is compared is the ratio within a turn, and A with A says how far to trust it.
-//! Prints one JSON document: `cargo bench --bench ring_threads [-- SAMPLES]`.
+//! Both are driven alike: one thread keeps as many requests outstanding as fit and takes the
+//! answers, the other one answers. Samples of the two take turns (A B A), so that a machine whose
+//! speed drifts slows both; what is compared is the ratio within a turn, and A with A says how far
+//! to trust it. Prints one JSON document: `cargo bench --bench ring_threads [-- SAMPLES]`.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

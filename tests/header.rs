@@ -180,7 +180,8 @@ fn every_structure_field_and_number_of_the_header_is_compared() {
     assert_eq!(defined, compared);
 }
 
-/// Each group is a kind of number: within it no number is given twice, also not one that was retired.
+/// Each group is a kind of number: within it no number is given twice, also not one that was
+/// retired.
 #[test]
 fn numbers_are_the_committed_ones_and_none_is_used_again() {
     let mut committed = BTreeMap::new();

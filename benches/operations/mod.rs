@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operations that are ours and wait for nothing, one at a time on one thread: what `parts` times
-//! and `instructions` counts.
+//! The operations that are ours and wait for nothing, one at a time on one thread: what `parts`
+//! times and `instructions` counts.
 
 use std::hint::black_box;
 
@@ -162,8 +162,8 @@ fn reactor_nop() -> Box<dyn FnMut()> {
     Box::new(move || harness.nops(64))
 }
 
-/// One entry through a ring to a reactor, which writes 16 chunks of 4 KiB to a drive in memory and has
-/// their checksums computed.
+/// One entry through a ring to a reactor, which writes 16 chunks of 4 KiB to a drive in memory and
+/// has their checksums computed.
 fn reactor_write() -> Box<dyn FnMut()> {
     let mut harness = ReactorHarness::new().unwrap();
     Box::new(move || harness.write(16))

@@ -33,4 +33,5 @@ def optimizer(scale):
     """The six tensors of one rank: three huge ones, and for each the norms, which are not flattened."""
     parameters = sum(elements for _, _, elements in model(scale))
     states = ("master", "exp_avg", "exp_avg_sq")
-    return [item for state in states for item in ((f"{state}.flat", "float32", parameters), (f"{state}.norms", "float32", 5 * HIDDEN // scale))]
+    norms = 5 * HIDDEN // scale
+    return [item for state in states for item in ((f"{state}.flat", "float32", parameters), (f"{state}.norms", "float32", norms))]

@@ -47,16 +47,20 @@ GRACE = "15"
 def main(script, description):
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--quick", action="store_true", help="smaller and fewer: a quarter of an hour on 2 cores")
-    options.add_argument("--peers", action="store_true", help="compare with torch.save, DCP, safetensors and DeepSpeed too: 6 GB in target/peers, once")
+    options.add_argument("--peers", action="store_true",
+                         help="compare with torch.save, DCP, safetensors and DeepSpeed too: 6 GB in target/peers, once")
     options.add_argument("--charts", type=pathlib.Path, metavar="DIR", help="draw SVG charts of the rows")
-    options.add_argument("--from", dest="source", type=pathlib.Path, metavar="FILE", help="measure nothing: charts and Markdown of such a JSON report")
+    options.add_argument("--from", dest="source", type=pathlib.Path, metavar="FILE",
+                         help="measure nothing: charts and Markdown of such a JSON report")
     options.add_argument("--results", type=pathlib.Path, metavar="FILE", help="replace the generated tables of this page")
-    options.add_argument("--check", action="store_true", help="with --from: write nothing; fail where --charts or --results would change a file")
+    options.add_argument("--check", action="store_true",
+                         help="with --from: write nothing; fail where --charts or --results would change a file")
     options.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the report as JSON")
     options.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="write it as Markdown (default: standard output)")
     options.add_argument("--only", metavar="REGEX", help="only rows whose name it finds")
     options.add_argument("--rounds", type=int, metavar="N", help="rounds of each comparison (default 7; 3 with --quick)")
-    options.add_argument("--dir", type=pathlib.Path, help="where the drives in files go: into a new folder below DIR (default: below the target folder)", metavar="DIR")
+    options.add_argument("--dir", type=pathlib.Path, metavar="DIR",
+                         help="where the drives in files go: into a new folder below DIR (default: below the target folder)")
     given = options.parse_args()
     if given.check and not given.source:
         options.error("--check needs --from")

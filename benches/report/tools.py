@@ -149,7 +149,8 @@ def nvmf_target(work, drives, size_mib, mib_per_second=0):
     where = ["--run-dir", run_dir]
     limit = ["--mbytes-per-second", mib_per_second] if mib_per_second else []
     try:
-        started = run([script, "start", *where, "--drives", drives, "--size", f"{size_mib}MiB", "--any-host", "--port", 0, "--owner", os.getpid(), *limit])
+        started = run([script, "start", *where, "--drives", drives, "--size", f"{size_mib}MiB",
+                       "--any-host", "--port", 0, "--owner", os.getpid(), *limit])
         yield started.split("\n")[:drives]
     finally:
         run([script, "stop", *where])

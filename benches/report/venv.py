@@ -22,7 +22,8 @@ PACKAGES = (
 DEEPSPEED = "deepspeed==0.19.8"
 # From Debian: what the op is compiled with and linked to, and Python's headers and venv.
 DEBIAN = ("g++", "libaio-dev", "python3-dev", "python3-venv")
-BUILD_OP = "from deepspeed.ops.op_builder import AsyncIOBuilder; AsyncIOBuilder().load(verbose=False).aio_handle(1 << 20, 1, False, False, 1)"
+BUILD_OP = "from deepspeed.ops.op_builder import AsyncIOBuilder; " \
+           "AsyncIOBuilder().load(verbose=False).aio_handle(1 << 20, 1, False, False, 1)"
 
 
 class Environment:

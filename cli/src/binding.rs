@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `stanchion bind` and `stanchion unbind` share: the drives behind addresses, carrying out a plan,
-//! and printing what was done.
+//! What `stanchion bind` and `stanchion unbind` share: the drives behind addresses, carrying out a
+//! plan, and printing what was done.
 
 use std::path::Path;
 

@@ -19,6 +19,7 @@ mod progress_bar;
 mod record;
 mod subcommand;
 mod survey;
+mod text;
 mod values;
 
 use std::process::ExitCode;

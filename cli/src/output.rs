@@ -13,6 +13,7 @@ use stanchion_engine::Notice;
 
 use crate::error::CommandError;
 use crate::record::{Document, Message};
+pub use crate::text::{count, plain};
 
 /// Where results and messages go.
 #[derive(Clone, Copy, Debug)]
@@ -94,11 +95,6 @@ impl Output {
     }
 }
 
-/// A number of things, in words: `1 file`, `2 files`.
-pub fn count(number: usize, thing: &str) -> String {
-    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
-}
-
 /// A table as text, without spaces at the ends of lines.
 pub fn lines(table: &Table) -> String {
     table.trim_fmt()
@@ -117,14 +113,6 @@ pub fn table(header: &[&str], numbers: &[&str]) -> Table {
         }
     }
     table
-}
-
-/// Text of unknown origin, without characters that a terminal would act on.
-pub fn plain(text: &str) -> String {
-    let escape = |c: char| {
-        if c.is_control() { c.escape_default().to_string() } else { c.to_string() }
-    };
-    text.chars().map(escape).collect()
 }
 
 /// `1.5 GiB`.
@@ -164,6 +152,5 @@ mod tests {
         assert_eq!(time(1_700_000_000_999_999_999), "2023-11-14T22:13:20Z");
         assert_eq!(exact_time(1_700_000_000_000_000_009), "2023-11-14T22:13:20.000000009Z");
         assert!(time(u64::MAX).starts_with("2554-"));
-        assert_eq!(plain("a\x1b[2Jb\n"), "a\\u{1b}[2Jb\\n");
     }
 }

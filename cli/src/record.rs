@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! JSON that several subcommands print. Keys are only ever added: docs/json/README.md has the rules.
+//! JSON that several subcommands print. Keys are only ever added: docs/json/README.md has the
+//! rules.
 
 use serde::Serialize;
 use stanchion_engine::host::inventory::{DriveKind, HostDrive};
 use stanchion_engine::host::safety::{Finding, Findings};
 use stanchion_engine::{CheckpointName, Content, Damage, DriveState, Notice, Survey};
 
-use crate::survey::describe;
+use crate::text::plain;
 
 /// A document or a line: its schema, and its content.
 #[derive(Serialize)]
@@ -58,7 +59,7 @@ impl From<&Notice> for Message {
             Notice::Rebuilding { serial } => ("drive_rebuilding", Some(serial)),
             Notice::RolledForward(_) => ("rolled_forward", None),
         };
-        let text = crate::output::plain(&notice.to_string());
+        let text = plain(&notice.to_string());
         Message { serial: serial.cloned(), ..Message::new("notice", kind, text) }
     }
 }
@@ -208,6 +209,19 @@ pub fn drive_state(state: DriveState) -> &'static str {
         DriveState::Member => "member",
         DriveState::Absent => "absent",
         DriveState::Rebuilding => "rebuilding",
+    }
+}
+
+/// What a drive holds, in words.
+pub fn describe(content: &Content) -> String {
+    match content {
+        Content::Absent => "does not exist yet".to_owned(),
+        Content::Blank => "blank".to_owned(),
+        Content::Pool { pool, drives, checkpoints } => {
+            let count = checkpoints.map_or_else(|| "unreadable".to_owned(), |n| n.to_string());
+            format!("pool {pool} of {}, checkpoints: {count}", crate::text::count(*drives, "drive"))
+        }
+        Content::Foreign(what) => what.clone(),
     }
 }
 

@@ -2,23 +2,11 @@
 //! What drives hold, for people.
 
 use comfy_table::Table;
+use stanchion_engine::Survey;
 use stanchion_engine::host::safety::Findings;
-use stanchion_engine::{Content, Survey};
 
 use crate::output::{self, plain};
-
-/// What a drive holds, in words.
-pub fn describe(content: &Content) -> String {
-    match content {
-        Content::Absent => "does not exist yet".to_owned(),
-        Content::Blank => "blank".to_owned(),
-        Content::Pool { pool, drives, checkpoints } => {
-            let count = checkpoints.map_or_else(|| "unreadable".to_owned(), |n| n.to_string());
-            format!("pool {pool} of {}, checkpoints: {count}", output::count(*drives, "drive"))
-        }
-        Content::Foreign(what) => what.clone(),
-    }
-}
+use crate::record::describe;
 
 /// A table of what drives hold.
 pub fn table(surveys: &[Survey]) -> Table {

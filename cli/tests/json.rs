@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every subcommand's output with `--json`, also that of failures, against the schemas of docs/json;
-//! and the naming rules that docs/json/README.md states.
+//! Every subcommand's output with `--json`, also that of failures, against the schemas of
+//! docs/json; and the naming rules that docs/json/README.md states.
 
 #![allow(clippy::unwrap_used)]
 
@@ -114,7 +114,8 @@ fn every_subcommand_prints_what_its_schema_says() {
     for subcommand in subcommands(&place) {
         runs.bare(2, &[&subcommand, "--nonsense"]);
     }
-    // What bind and unbind print of a drive is checked beside their code: this machine may have none.
+    // What bind and unbind print of a drive is checked beside their code: this machine may have
+    // none.
     let mut missing = schemas.names();
     missing.retain(|name| !schemas.used.contains(name));
     assert_eq!(missing, ["bind", "unbind"].map(str::to_owned).into());

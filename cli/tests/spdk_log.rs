@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What SPDK and DPDK print comes out of the command's log, and of nothing else. Needs `--features spdk`.
+//! What SPDK and DPDK print comes out of the command's log, and of nothing else. Needs `--features
+//! spdk`.
 
 #![cfg(feature = "spdk")]
 #![allow(clippy::unwrap_used)]

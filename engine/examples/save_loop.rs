@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The workload of `scripts/qemu-rig`: one process that saves checkpoint after checkpoint and tells what
-//! became of each, or that brings all of them back.
+//! The workload of `scripts/qemu-rig`: one process that saves checkpoint after checkpoint and tells
+//! what became of each, or that brings all of them back.
 //!
-//! The bytes of a checkpoint follow from its name, so that whoever reads the log can say what must be on
-//! the drives: the word of 8 bytes at place `i` is `fnv1a_32(name) << 32 | i`, little-endian.
+//! The bytes of a checkpoint follow from its name, so that whoever reads the log can say what must
+//! be on the drives: the word of 8 bytes at place `i` is `fnv1a_32(name) << 32 | i`, little-endian.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;

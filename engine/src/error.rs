@@ -78,9 +78,9 @@ impl std::error::Error for IoError {}
 
 /// What an error means to the caller that has to act on it.
 ///
-/// The command's exit codes follow from the kind alone. C's error numbers refine it, and never cross
-/// it: two errors of one number have one kind, but for `STN_E_DRIVES` (drives that are missing, or of
-/// another pool) and the system's own numbers. docs/exit-codes.md has the table.
+/// The command's exit codes follow from the kind alone. C's error numbers refine it, and never
+/// cross it: two errors of one number have one kind, but for `STN_E_DRIVES` (drives that are
+/// missing, or of another pool) and the system's own numbers. docs/exit-codes.md has the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorKind {
     /// The operation failed.

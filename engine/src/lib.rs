@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The Stanchion engine. See ARCHITECTURE.md for the path of the bytes and who owns what when.
 //!
-//! What is public here is what a trainer, the C library and the command use. The feature `internals`
-//! opens the rest to tests, benches and fuzzers.
+//! What is public here is what a trainer, the C library and the command use. The feature
+//! `internals` opens the rest to tests, benches and fuzzers.
 
 mod address;
 mod backoff;

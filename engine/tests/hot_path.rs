@@ -94,7 +94,8 @@ fn system_calls_of_one_run() -> Option<String> {
     let watched = |name: &str| name == "trainer" || name.starts_with("stn-reactor");
     let called = threads.iter().filter(|(_, name)| watched(name)).filter_map(|(id, name)| {
         counts.get(*id).map(|calls| {
-            // When the flow runs dry a reactor rests, and the trainer wakes it. Nothing else is right.
+            // When the flow runs dry a reactor rests, and the trainer wakes it. Nothing else is
+            // right.
             let rest = |call: &String| {
                 call == "futex" || (call == "clock_nanosleep" && *name != "trainer")
             };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engine's end-to-end tests in one binary: each binary links the whole engine, and with a dozen
-//! of them a changed line took longer to link than to compile.
+//! The engine's end-to-end tests in one binary: each binary links the whole engine, and with a
+//! dozen of them a changed line took longer to link than to compile.
 //!
 //! Tests that need a global allocator of their own are binaries of their own; see `Cargo.toml`.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pools that lose a drive: what is still there, what may be written, and how the pool becomes whole
-//! again.
+//! Pools that lose a drive: what is still there, what may be written, and how the pool becomes
+//! whole again.
 
 #![allow(clippy::unwrap_used)]
 

@@ -125,7 +125,8 @@ fn address_space() {
     // What the allocator and the threads' stacks have taken once, they find again.
     bench.use_everything().unwrap();
     let (used, ..) = in_use();
-    // The allocator of Rust programs ends the process when it gets nothing, so it is left some room.
+    // The allocator of Rust programs ends the process when it gets nothing, so it is left some
+    // room.
     let failures = bench.until_it_succeeds(
         |step| limit(libc::RLIMIT_AS, used + (8 + 2 * step) * MIB),
         || limit(libc::RLIMIT_AS, libc::RLIM_INFINITY),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A checkpoint goes in through the ring and comes back: the same body on simulated drives, on files
-//! and, where SPDK can run, over SPDK.
+//! A checkpoint goes in through the ring and comes back: the same body on simulated drives, on
+//! files and, where SPDK can run, over SPDK.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The SPDK back end against a real NVMe-oF target on loopback: what a device does, and what becomes
-//! of it when the target goes away. Pools on it: `spdk_pool.rs`.
+//! The SPDK back end against a real NVMe-oF target on loopback: what a device does, and what
+//! becomes of it when the target goes away. Pools on it: `spdk_pool.rs`.
 //!
 //! Each test starts a target of its own and is skipped, with a message, where that cannot be.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pools over the SPDK back end and real NVMe-oF targets on loopback: on 1 to 8 drives, with a target
-//! that dies, and going from one back end to the other with the same bytes.
+//! Pools over the SPDK back end and real NVMe-oF targets on loopback: on 1 to 8 drives, with a
+//! target that dies, and going from one back end to the other with the same bytes.
 //!
 //! Each test starts a target of its own and is skipped, with a message, where that cannot be.
 

@@ -180,8 +180,8 @@ class Keeper:
 
     def spawn(self):
         options, place = self.options, self.place
-        # No PCI (-u), huge pages unlinked at once (-R). Only the pools are taken at start (-s): a malloc drive taken out of that
-        # memory would leave unusable remainders.
+        # No PCI (-u), huge pages unlinked at once (-R). Only the pools are taken at start (-s): a malloc drive taken
+        # out of that memory would leave unusable remainders.
         command = [PREFIX / "bin" / "nvmf_tgt", "-m", f"[{options.core}]", "-s", str(pool_mib(options)), "-u", "-R", "-r", place.socket]
         keeper = os.getpid()
 
@@ -277,8 +277,8 @@ def configuration(options, port, host):
         if options.backing == "malloc":
             yield f"bdev_malloc_create -b {name} {options.size} {options.block_size}"
         else:
-            # A bare aio device asks for I/O in pieces of 64 KiB (NOIOB), which no NVMe drive does and which the initiator obeys
-            # by splitting every command. A RAID 0 of one member is the same device without that wish.
+            # A bare aio device asks for I/O in pieces of 64 KiB (NOIOB), which no NVMe drive does and which the
+            # initiator obeys by splitting every command. A RAID 0 of one member is the same device without that wish.
             yield f"bdev_aio_create {shlex.quote(backing_file(options, drive))} file{drive} {options.block_size}"
             yield f"bdev_raid_create -n {name} -z 1024 -r 0 -b file{drive}"
         if options.mbytes_per_second:

@@ -378,7 +378,8 @@ def run(options):
     of_watcher.close()
     folder = make_folder(record, options)
     # What programs print is read by scripts: in one language.
-    os.environ.update(STANCHION_RUN=str(record), STANCHION_RUN_SCRIPT=options.command[0], STANCHION_RUN_FOLDER=folder, TMPDIR=folder, LC_ALL="C")
+    os.environ.update(STANCHION_RUN=str(record), STANCHION_RUN_SCRIPT=options.command[0], STANCHION_RUN_FOLDER=folder,
+                      TMPDIR=folder, LC_ALL="C")
     alone = os.geteuid() == 0
     try:
         if alone:

@@ -45,10 +45,12 @@ need_packages() {
     DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# A cargo subcommand of exactly this version, as `cargo NAME`; built into the target folder where the user's own is another.
+# A cargo subcommand of exactly this version, as `cargo NAME`; built into the target folder where the user's own is
+# another.
 need_crate() {
     local name=$1 version=$2 tools
-    tools=$(python3 -B -c 'import sys; sys.path.insert(0, sys.argv[1]); import built; print(built.target_directory("."))' "$scripts/lib")/tools/$name
+    tools=$(python3 -B -c 'import sys; sys.path.insert(0, sys.argv[1]); import built; print(built.target_directory("."))' \
+        "$scripts/lib")/tools/$name
     [[ "$(cargo "$name" --version 2>/dev/null) " != "cargo-$name $version "* ]] || return 0
     export PATH=$tools/bin:$PATH
     [[ "$(cargo "$name" --version 2>/dev/null) " != "cargo-$name $version "* ]] || return 0

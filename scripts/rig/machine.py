@@ -37,8 +37,10 @@ class Machine:
             "-machine", "q35,kernel-irqchip=split",
             "-display", "none", "-nodefaults", "-no-reboot",
             "-kernel", place.kernel, "-initrd", place.initrd,
-            # A host that is busy delivers the first timer interrupts late, which the kernel would take for a broken timer.
-            "-append", f"console=ttyS0 no_timer_check quiet panic=-1 intel_iommu=on mitigations=off nokaslr audit=0 hugepages={HUGE_PAGES} rdinit=/init",
+            # A host that is busy delivers the first timer interrupts late, which the kernel would take for a broken
+            # timer.
+            "-append", "console=ttyS0 no_timer_check quiet panic=-1 intel_iommu=on mitigations=off nokaslr audit=0 "
+            f"hugepages={HUGE_PAGES} rdinit=/init",
             "-serial", f"file:{place.folder}/console.log",
             "-chardev", f"socket,id=agent,path={option(self.agent_path)},server=on,wait=off", "-serial", "chardev:agent",
             "-qmp", f"unix:{option(self.monitor_path)},server=on,wait=off",

@@ -76,7 +76,8 @@ class Place:
         if missing:
             run("apt-get", "update", "-qq")
             # What a host has stays as it is: where apt would have to downgrade something, it refuses and says what.
-            run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing, env=dict(os.environ, DEBIAN_FRONTEND="noninteractive"))
+            run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing,
+                env=dict(os.environ, DEBIAN_FRONTEND="noninteractive"))
 
     def _unpack_kernel(self):
         """Unpacks, and does not install, the kernel; gives its folder."""

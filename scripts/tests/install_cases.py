@@ -61,7 +61,8 @@ def install_refuses_what_it_cannot_do(scratch):
 
 def copy_of_the_sources(scratch, name):
     folder = pathlib.Path(scratch.path(name))
-    listed = subprocess.run(["git", "ls-files", "-zco", "--exclude-standard"], cwd=SCRIPTS.parent, stdout=subprocess.PIPE, text=True, check=True)
+    listed = subprocess.run(["git", "ls-files", "-zco", "--exclude-standard"], cwd=SCRIPTS.parent,
+                            stdout=subprocess.PIPE, text=True, check=True)
     for file in filter(None, listed.stdout.split("\0")):
         if (SCRIPTS.parent / file).is_file():
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +88,8 @@ def two_builds_in_two_folders_are_the_same_bytes(scratch):
         root = pathlib.Path(scratch.path(f"root of {name}"))
         variables |= {"CARGO_BUILD_TARGET": host, "DESTDIR": str(root), "LDFLAGS": "-Wl,-z,noexecstack"}
         source = copy_of_the_sources(scratch, name)
-        expect_end(scratch.run(source / "scripts/install", "--prefix", PREFIX, environment=variables, seconds=1500), 0, "installed stanchion")
+        expect_end(scratch.run(source / "scripts/install", "--prefix", PREFIX, environment=variables, seconds=1500),
+                   0, "installed stanchion")
         shutil.rmtree(source)
         roots.append(root)
     expect(not differing(*roots), f"not the same bytes: {differing(*roots)}")
@@ -95,12 +97,14 @@ def two_builds_in_two_folders_are_the_same_bytes(scratch):
     moved = pathlib.Path(scratch.path("moved here"))
     shutil.copytree(manifest.below(roots[0], PREFIX), moved, symlinks=True)
     for file in ("bin/stanchion", "share/man/man1/stanchion.1", "share/man/man1/stanchion-save.1", "share/man/man7/stanchion.7",
-                 "share/bash-completion/completions/stanchion", "share/doc/stanchion/LICENSE", "share/doc/stanchion/examples/save_restore.c"):
+                 "share/bash-completion/completions/stanchion", "share/doc/stanchion/LICENSE",
+                 "share/doc/stanchion/examples/save_restore.c"):
         expect((moved / file).is_file(), f"{file} was not installed")
     program = scratch.path("program")
     environment = {**os.environ, "PKG_CONFIG_PATH": str(moved / "lib/pkgconfig")}
     for static, library in (([], str(moved / "lib")), (["--static"], "/nowhere")):
-        flags = subprocess.run(["pkg-config", *static, "--cflags", "--libs", "stanchion"], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        flags = subprocess.run(["pkg-config", *static, "--cflags", "--libs", "stanchion"], env=environment,
+                               stdout=subprocess.PIPE, text=True, check=True)
         words = shlex.split(flags.stdout)
         words = ["-l:libstanchion.a" if static and word == "-lstanchion" else word for word in words]
         subprocess.run(["cc", "-o", program, moved / "share/doc/stanchion/examples/save_restore.c", *words], check=True)

@@ -69,7 +69,8 @@ pub extern "C" fn stn_buf_free(session: u64, key: u32) -> c_int {
 /// See `stanchion.h`.
 ///
 /// # Safety
-/// The memory stays mapped until it is unregistered or the session is destroyed; `key` can be written.
+/// The memory stays mapped until it is unregistered or the session is destroyed; `key` can be
+/// written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stn_mem_register(
     session: u64,
@@ -82,8 +83,8 @@ pub unsafe extern "C" fn stn_mem_register(
         ffi::required(key, "key")?;
         let base = NonNull::new(address.cast::<u8>())
             .ok_or(CallError::new(libc::EFAULT, "address is NULL"))?;
-        // SAFETY: the caller's promise. Whatever keeps the region for longer than the session has it
-        // registered only holds it, and no Rust reference to its bytes is ever made.
+        // SAFETY: the caller's promise. Whatever keeps the region for longer than the session has
+        // it registered only holds it, and no Rust reference to its bytes is ever made.
         let region = unsafe { Region::foreign(base, len_bytes)? };
         let buffer = held.session.register(Arc::new(region))?;
         held.pool_regions.add(buffer.region());

@@ -5,14 +5,16 @@
 
 use std::ffi::{CString, c_char, c_int};
 
-use stanchion_engine::{Availability, CheckpointInfo, CheckpointName, SegmentInfo};
+use stanchion_engine::{Availability, CheckpointInfo, SegmentInfo};
 
 use super::error::{CallError, STN_E_PANIC};
 use super::ffi::{self, Sized32, call};
 use super::handle::{SharedHold, Table};
+use super::name::checkpoint_name;
 use super::pool::OpenPool;
 use super::segment::stn_segment_info;
 use super::shard::stn_shard_info;
+use super::text::write_text;
 
 /// See `stanchion.h`.
 pub const STN_HEALTH_WHOLE: u32 = 0;
@@ -84,18 +86,9 @@ pub(crate) fn describe(checkpoint: &CheckpointInfo) -> stn_checkpoint_info {
     };
     // SAFETY: the array has this length.
     unsafe {
-        ffi::write_text(info.name.as_mut_ptr(), STN_NAME_BYTES, &checkpoint.name.to_string());
+        write_text(info.name.as_mut_ptr(), STN_NAME_BYTES, &checkpoint.name.to_string());
     }
     info
-}
-
-/// A NAME@STEP of the caller's.
-///
-/// # Safety
-/// `name` is NULL or a string.
-pub(crate) unsafe fn checkpoint_name(name: *const c_char) -> Result<CheckpointName, CallError> {
-    // SAFETY: the caller's promise.
-    Ok(unsafe { ffi::text(name, "name")? }.parse::<CheckpointName>()?)
 }
 
 /// The description of a handle. A thread that holds it alone is freeing it.

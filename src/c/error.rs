@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use stanchion_engine::codes;
 use stanchion_engine::{BulkSession, Error, IoError};
 
-use super::ffi;
+use super::text::write_text;
 
 /// Bytes on a drive are not what was written there.
 pub const STN_E_DAMAGED: c_int = 4097;
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn stn_last_error(buffer: *mut c_char, size: usize) -> usi
     let copy = |last: &RefCell<Cow<'static, str>>| {
         let Ok(last) = last.try_borrow() else { return 0 };
         // SAFETY: the caller's promise.
-        unsafe { ffi::write_text(buffer, size, &last) };
+        unsafe { write_text(buffer, size, &last) };
         last.len()
     };
     LAST.try_with(copy).unwrap_or(0)

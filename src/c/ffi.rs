@@ -156,22 +156,6 @@ pub(crate) unsafe fn fill<T: Sized32>(info: *mut T, value: &T) {
     }
 }
 
-/// Copies as much text as there is room for, and a NUL.
-///
-/// # Safety
-/// `buffer` is NULL, or has room for `size` bytes.
-pub(crate) unsafe fn write_text(buffer: *mut c_char, size: usize, text: &str) {
-    if buffer.is_null() || size == 0 {
-        return;
-    }
-    let count = text.floor_char_boundary(size - 1);
-    // SAFETY: the caller's promise; count + 1 <= size.
-    unsafe {
-        buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), count);
-        buffer.add(count).write(0);
-    }
-}
-
 /// Fails when a field that has no meaning yet is not zero.
 pub(crate) fn unused(value: u32, what: &'static str) -> Result<(), CallError> {
     known_flags(value, 0, what)
@@ -244,13 +228,5 @@ mod tests {
         // SAFETY: as above.
         unsafe { fill((&raw mut longer).cast(), &value) };
         assert_eq!((longer.two, longer.third), (Two { size: 24, first: 1, second: 2 }, 0));
-    }
-
-    #[test]
-    fn texts_are_cut_where_a_character_ends() {
-        let mut buffer = [1; 8];
-        // SAFETY: the buffer has 3 bytes.
-        unsafe { write_text(buffer.as_mut_ptr(), 3, "aé") };
-        assert_eq!(buffer[..3], [b'a' as c_char, 0, 1]);
     }
 }

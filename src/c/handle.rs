@@ -5,9 +5,9 @@
 //!   one that is stale, foreign or garbage finds nothing and does no harm.
 //! - A place's generation grows when its object is taken out. With 32 bits of it, a stale handle
 //!   meets its own number again only after four thousand million objects in one place.
-//! - A call that uses an object holds the place, shared or alone, by one atomic operation and without
-//!   waiting: a call that comes in between gets EBUSY. Nothing here locks, so a process that is
-//!   forked at any moment finds no lock held for ever.
+//! - A call that uses an object holds the place, shared or alone, by one atomic operation and
+//!   without waiting: a call that comes in between gets EBUSY. Nothing here locks, so a process
+//!   that is forked at any moment finds no lock held for ever.
 
 #![allow(unsafe_code)]
 

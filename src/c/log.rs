@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Log records, given to a callback of the program's.
 //!
-//! The library's threads log through `tracing`; nobody listens until `stn_set_log` is called. Panics
-//! are log records too, so that none is written to standard error.
+//! The library's threads log through `tracing`; nobody listens until `stn_set_log` is called.
+//! Panics are log records too, so that none is written to standard error.
 
 #![allow(unsafe_code)]
 

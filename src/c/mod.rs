@@ -15,6 +15,7 @@ mod handle;
 mod list;
 mod log;
 mod memory;
+mod name;
 mod pool;
 mod process;
 mod restore;
@@ -23,6 +24,7 @@ mod save;
 mod segment;
 mod session;
 mod shard;
+mod text;
 mod version;
 
 pub use buffer::*;

@@ -12,9 +12,9 @@ use std::ptr::NonNull;
 
 use stanchion_engine::{BulkOptions, CheckpointName, Pool};
 
-use super::checkpoint::checkpoint_name;
 use super::error::{CallError, of_bulk, of_memory};
 use super::ffi::{self, Sized32, call64};
+use super::name::checkpoint_name;
 use super::pool::OpenPool;
 
 /// See `stanchion.h`.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Saving in one call: one participant's shards, from memory of the caller's.
 //!
-//! Drives read whole chunks straight from the caller's memory, where its place in a page and its kind
-//! allow it; the other bytes are copied once.
+//! Drives read whole chunks straight from the caller's memory, where its place in a page and its
+//! kind allow it; the other bytes are copied once.
 
 #![allow(unsafe_code)]
 
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use stanchion_engine::Shard;
 use stanchion_engine::{BulkOptions, CheckpointSpec, Lent};
 
-use super::checkpoint::checkpoint_name;
 use super::error::{CallError, of_bulk, of_memory};
 use super::ffi::{self, Sized32, call64};
 use super::memory::KnownRegions;
+use super::name::checkpoint_name;
 use super::pool::OpenPool;
 use super::shard::{self, stn_save_shard};
 
@@ -42,8 +42,8 @@ unsafe impl Sized32 for stn_save_opts {
     const FIRST_SIZE: usize = 48;
 }
 
-/// Runs of memory that the drives are asked to know; what lies in others is copied. Each costs every
-/// reactor a message.
+/// Runs of memory that the drives are asked to know; what lies in others is copied. Each costs
+/// every reactor a message.
 const MAX_LENT: usize = 64;
 
 /// See `stanchion.h`.

@@ -7,9 +7,9 @@ use std::ffi::{c_char, c_int};
 
 use stanchion_engine::CheckpointSpec;
 
-use super::checkpoint::checkpoint_name;
 use super::error::CallError;
 use super::ffi::{self, Sized32, call};
+use super::name::checkpoint_name;
 use super::session::OpenSession;
 use super::shard::{self, stn_shard};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `stanchion format`: makes a pool. It destroys what drives hold, so it shows what that is, asks, and
-//! refuses drives that hold data.
+//! `stanchion format`: makes a pool. It destroys what drives hold, so it shows what that is, asks,
+//! and refuses drives that hold data.
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;

@@ -8,6 +8,7 @@ mod bind;
 mod doctor;
 mod drives;
 mod format;
+mod interface;
 mod list;
 mod plan;
 mod restore;
@@ -18,29 +19,14 @@ mod unbind;
 mod verify;
 mod version;
 
-use clap::{ArgMatches, Args, Command};
+use clap::{ArgMatches, Command};
 
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::options::Group;
 
+pub use interface::Subcommand;
 pub use version::Version;
-
-/// One subcommand: the type is its own arguments.
-pub trait Subcommand: Args {
-    /// Its name on the command line.
-    const NAME: &'static str;
-    /// What it does, in one line.
-    const ABOUT: &'static str;
-    /// The shared options that it uses; those of output are always among them.
-    const GROUPS: &'static [Group];
-
-    /// Does it.
-    ///
-    /// # Errors
-    /// Whatever kept it from doing all of what was asked.
-    fn run(&self, context: &Context) -> Result<(), CommandError>;
-}
 
 /// A subcommand in the table.
 #[derive(Clone, Copy)]

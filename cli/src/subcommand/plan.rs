@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `stanchion plan`: what checkpoints of a training job will cost, and what they save, before it runs.
+//! `stanchion plan`: what checkpoints of a training job will cost, and what they save, before it
+//! runs.
 //!
-//! The model is that of docs/performance/method.md, "The model of `stanchion plan`". It opens no drive.
+//! The model is that of docs/performance/method.md, "The model of `stanchion plan`". It opens no
+//! drive.
 
 use clap::Args;
 use serde::Serialize;
@@ -265,7 +267,8 @@ mod tests {
 
     const GIB: f64 = (1_u64 << 30) as f64;
 
-    /// FastPersist (arXiv 2406.13768): checkpoints of GPT-3 models; MLPerf Storage: of Llama 3 ones.
+    /// FastPersist (arXiv 2406.13768): checkpoints of GPT-3 models; MLPerf Storage: of Llama 3
+    /// ones.
     #[test]
     fn sizes_are_the_published_ones() {
         for (parameters, gib) in

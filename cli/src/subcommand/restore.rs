@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `stanchion restore`: the shards of a checkpoint become files.
 //!
-//! - Bytes are verified before they are written, and files get their names only when all of them are
-//!   whole and durable; until then they have temporary names.
+//! - Bytes are verified before they are written, and files get their names only when all of them
+//!   are whole and durable; until then they have temporary names.
 //! - Names come from a drive, so they are not trusted: only plain base names are written.
 
 use std::collections::HashSet;

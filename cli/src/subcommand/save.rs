@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `stanchion save`: files become the shards of one checkpoint.
 //!
-//! The files lie in the segment one after the other, in the order given. They are read while earlier
-//! bytes of them are being written. A file that changes meanwhile is noticed, and the save fails.
+//! The files lie in the segment one after the other, in the order given. They are read while
+//! earlier bytes of them are being written. A file that changes meanwhile is noticed, and the save
+//! fails.
 
 use std::collections::HashSet;
 use std::fs::{self, File, Metadata};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the structures of a pool lie, found through the engine's format, and changes to their bytes.
+//! Where the structures of a pool lie, found through the engine's format, and changes to their
+//! bytes.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -107,7 +108,8 @@ impl Places {
         file.write_all_at(&[byte[0] ^ 0x40], offset_bytes).unwrap();
     }
 
-    /// Changes a block, and its hash with it, as a program of another version would have written it.
+    /// Changes a block, and its hash with it, as a program of another version would have written
+    /// it.
     pub fn rewrite(&self, (drive, offset_bytes): At, change: impl FnOnce(&mut [u8])) {
         let file = OpenOptions::new().read(true).write(true).open(&self.files[drive]).unwrap();
         let mut block = read(&file, offset_bytes, BLOCK_BYTES);

@@ -2,8 +2,8 @@
 //! Kill-and-reopen: the real command is killed (SIGKILL) at random instants, and what the next
 //! process finds is held against a model of what was acknowledged.
 //!
-//! - The model knows only what commands said when they ended with code 0. It shares no code with the
-//!   engine: contents are bytes that this test made, space is counted from their lengths.
+//! - The model knows only what commands said when they ended with code 0. It shares no code with
+//!   the engine: contents are bytes that this test made, space is counted from their lengths.
 //! - An instant is drawn uniformly over the duration of the operation, as measured in runs that
 //!   nobody meant to kill. An operation that ends before its instant counts as finished, and is the
 //!   new measure; each kill lengthens it a little. So it follows a machine whose load changes, and
@@ -203,7 +203,8 @@ impl Test {
         // Shown when an assertion below fails.
         self.rig.context = what;
         let (cut_short, took) = self.perform(&operation, Some(instant));
-        // In a process of its own, right after: it has to open the pool, or find that there is none.
+        // In a process of its own, right after: it has to open the pool, or find that there is
+        // none.
         let mut seen = Seen::look(&self.rig);
         let round = self.counts.rounds;
         let look = round.is_multiple_of(self.plan.look_every);

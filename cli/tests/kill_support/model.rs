@@ -54,8 +54,8 @@ impl Seen {
     }
 }
 
-/// The step of NAME@STEP. Every name has a step of its own, and the later a checkpoint was made, the
-/// higher it is.
+/// The step of NAME@STEP. Every name has a step of its own, and the later a checkpoint was made,
+/// the higher it is.
 pub fn step_of(name: &str) -> u64 {
     name.split_once('@').unwrap().1.parse().unwrap()
 }

@@ -59,7 +59,8 @@ impl Kind {
 }
 
 impl Test {
-    /// Brings the pool into the state that an operation of this kind needs, and draws the operation.
+    /// Brings the pool into the state that an operation of this kind needs, and draws the
+    /// operation.
     pub fn prepare(&mut self, kind: Kind) -> Operation {
         if kind == Kind::FormatFirst {
             self.rig.blank();

@@ -168,7 +168,8 @@ impl Rig {
     /// Runs the command and kills it after `instant`, if it has not ended by then. Gives the time
     /// that it ran, too. Whoever returns from here knows that the process is no more.
     ///
-    /// SPDK gives a target two seconds to answer a connection, which one on a busy machine may miss:
+    /// SPDK gives a target two seconds to answer a connection, which one on a busy machine may
+    /// miss:
     /// then nothing has happened yet, it is counted, and the command is run again.
     pub fn run_until(&self, arguments: &[String], instant: Option<Duration>) -> (Ended, Duration) {
         for _ in 0..CONNECT_TRIES {

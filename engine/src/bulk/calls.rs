@@ -12,8 +12,9 @@ impl Pool {
     /// Saves one participant's segment from memory, and waits until the whole checkpoint is durable
     /// and visible.
     ///
-    /// The bytes are copied once, into huge pages that drives read. [`BulkSession`] also takes bytes
-    /// from elsewhere, reports progress and can be interrupted; a [`crate::Session`] copies nothing.
+    /// The bytes are copied once, into huge pages that drives read. [`BulkSession`] also takes
+    /// bytes from elsewhere, reports progress and can be interrupted; a [`crate::Session`] copies
+    /// nothing.
     ///
     /// # Errors
     /// As [`BulkSession::save`]; [`Error::Usage`] when there are not `spec.len_bytes` bytes.

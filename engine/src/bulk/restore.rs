@@ -51,8 +51,8 @@ impl Wanted<'_> {
 
 impl BulkSession<'_> {
     /// Restores ranges of one participant's segment; they ascend and do not overlap. `consume` is
-    /// given their bytes, verified, and where they lie in the segment, in that order; what was lent,
-    /// and can be written by the drives, is left out and stands in its place.
+    /// given their bytes, verified, and where they lie in the segment, in that order; what was
+    /// lent, and can be written by the drives, is left out and stands in its place.
     ///
     /// # Errors
     /// As [`crate::Session::open`]; [`Error::Usage`] for ranges that leave the segment or do not

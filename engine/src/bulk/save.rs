@@ -49,12 +49,13 @@ impl BulkSession<'_> {
     /// ascending order; what was lent, and can be read by the drives, is left out.
     ///
     /// An error of `progress` gives the checkpoint up, for every participant, and is the result,
-    /// unless the commit went through meanwhile: then the checkpoint is saved, and that is the result.
+    /// unless the commit went through meanwhile: then the checkpoint is saved, and that is the
+    /// result.
     ///
     /// # Errors
-    /// As [`crate::Session::begin`]; [`Error::NotCommitted`] when a write or the commit failed; what
-    /// `fill` and `progress` return. The checkpoint is not visible then. Where the commit itself
-    /// failed on a drive, the pool must be opened again before that is certain.
+    /// As [`crate::Session::begin`]; [`Error::NotCommitted`] when a write or the commit failed;
+    /// what `fill` and `progress` return. The checkpoint is not visible then. Where the commit
+    /// itself failed on a drive, the pool must be opened again before that is certain.
     pub fn save<E: From<Error>>(
         &mut self,
         spec: &CheckpointSpec,

@@ -99,7 +99,8 @@ pub struct BulkSession<'pool> {
 }
 
 impl BulkOptions {
-    /// For one call that copies that many bytes: a session that is soon over is made of less memory.
+    /// For one call that copies that many bytes: a session that is soon over is made of less
+    /// memory.
     pub fn for_bytes(len_bytes: u64) -> BulkOptions {
         BulkOptions { memory_bytes: len_bytes.min(MAX_BYTES_FOR_ONE_CALL) }
     }

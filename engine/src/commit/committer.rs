@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The committer: every step that changes what an open pool holds, from a participant that begins to
-//! a generation that is durable.
+//! The committer: every step that changes what an open pool holds, from a participant that begins
+//! to a generation that is durable.
 //!
 //! - It borrows the state only to look at it and to change it, never while a drive works: trainers
-//!   begin their next checkpoints while one is being committed. [`StateCell`] is that rule as a type.
+//!   begin their next checkpoints while one is being committed. [`StateCell`] is that rule as a
+//!   type.
 //! - One generation at a time: a pool has one committer, which takes `&mut self` to make one.
 //! - The state goes by a generation once it is durable on every drive that takes part, not before.
 //!   One that failed before its first flush leaves the state as it was. After a failure from there
-//!   on nobody knows what is durable, and the state refuses everything until the pool is opened again.
+//!   on nobody knows what is durable, and the state refuses everything until the pool is opened
+//!   again.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -92,8 +94,8 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         self.state.with_state(|state| state.relocate(place)).ok_or(error)
     }
 
-    /// An open checkpoint will not be committed. `ended` is a participant of which no write is under
-    /// way or can begin: once that holds for all of them, its space is free.
+    /// An open checkpoint will not be committed. `ended` is a participant of which no write is
+    /// under way or can begin: once that holds for all of them, its space is free.
     pub(crate) fn give_up(&mut self, open: u64, ended: Option<u32>) {
         self.ready.retain(|ready| *ready != open);
         self.state.with_state(|state| {
@@ -191,8 +193,8 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         Ok(())
     }
 
-    /// Everything that belongs on the drives that are being rebuilt was written: makes it durable, and
-    /// then the drives members again. The result is their serials.
+    /// Everything that belongs on the drives that are being rebuilt was written: makes it durable,
+    /// and then the drives members again. The result is their serials.
     pub(crate) fn finish_rebuilding(
         &mut self,
         drives: &mut dyn Drives,

@@ -34,8 +34,8 @@ pub(crate) fn take_in(
     write_labels(drives, label)
 }
 
-/// Writes the label to every drive that takes part, durably. Back to front: a drive whose first copy
-/// can be read has all of them.
+/// Writes the label to every drive that takes part, durably. Back to front: a drive whose first
+/// copy can be read has all of them.
 pub(crate) fn write_labels(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
     for index in label.live() {
         let own = Label { index, ..label.clone() };

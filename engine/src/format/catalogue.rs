@@ -114,9 +114,9 @@ impl<E: Borrow<CatalogueEntry>> Catalogue<E> {
     /// this generation.
     ///
     /// # Panics
-    /// When [`Catalogue::check`] fails: what no reader accepts must not be committed. Ids, which are
-    /// drawn at random, are compared in debug builds only: sorting them would take as long as the
-    /// rest.
+    /// When [`Catalogue::check`] fails: what no reader accepts must not be committed. Ids, which
+    /// are drawn at random, are compared in debug builds only: sorting them would take as long as
+    /// the rest.
     pub fn encode(&self, offset_bytes: u64) -> Encoded {
         assert_eq!(self.check_entries(), Ok(()), "an impossible catalogue");
         debug_assert_eq!(self.check_ids(), Ok(()), "an impossible catalogue");

@@ -9,7 +9,8 @@
 //! Invariants:
 //! - Offsets are chained from constants and from three numbers: chunk size, checkpoints, metadata
 //!   blocks. The label stores those and the offsets; a reader accepts only a chain that agrees.
-//! - All but the data slots and what is counted from the end lies at the same offset on every drive.
+//! - All but the data slots and what is counted from the end lies at the same offset on every
+//!   drive.
 //! - `end` is the capacity in the label's drive table, rounded down to 1 MiB: a drive that later
 //!   shows more capacity keeps its layout.
 
@@ -64,7 +65,8 @@ const META_SHARE: u64 = 8;
 const _: () = {
     assert!(ROOT_ZONE_BYTES == REGION_BYTES && REGION_BYTES.is_multiple_of(BLOCK_BYTES));
     assert!(ROOT_STRIDE_BYTES.is_multiple_of(BLOCK_BYTES));
-    // The smallest drive, with the largest metadata area it can get, has room for the largest chunk.
+    // The smallest drive, with the largest metadata area it can get, has room for the largest
+    // chunk.
     let catalogues = CATALOGUE_SLOTS * catalogue_slot_bytes_for(MIN_POOL_CHECKPOINTS as u64);
     let before_data = CATALOGUE_AT + catalogues + MIN_DRIVE_BYTES / META_SHARE;
     assert!(

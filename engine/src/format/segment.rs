@@ -18,8 +18,8 @@
 //! A shard: offset 8, length 8, length of the name 2, length of the dtype 1, dimensions 1, zero 4,
 //! shape 8 each, name, dtype.
 //!
-//! A location has the slot in its low 48 bits and the drive in its high 16. The copies of a chunk lie
-//! on different drives.
+//! A location has the slot in its low 48 bits and the drive in its high 16. The copies of a chunk
+//! lie on different drives.
 
 use uuid::Uuid;
 

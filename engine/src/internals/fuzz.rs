@@ -3,9 +3,9 @@
 //! each decoder.
 //!
 //! Each body decodes the bytes as they are, and then as a hostile drive would present them: with a
-//! right magic, place, length and hash, so that the fields are reached. What decodes must be valid or
-//! be refused by `validate`, and must encode to the very bytes that were read. A panic is a finding;
-//! so is memory or time out of proportion, which the fuzzer's limits notice.
+//! right magic, place, length and hash, so that the fields are reached. What decodes must be valid
+//! or be refused by `validate`, and must encode to the very bytes that were read. A panic is a
+//! finding; so is memory or time out of proportion, which the fuzzer's limits notice.
 
 use uuid::Uuid;
 use zerocopy::FromBytes;

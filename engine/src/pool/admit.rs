@@ -42,8 +42,9 @@ pub struct Admission {
 /// then fills it.
 ///
 /// # Errors
-/// [`Error::Usage`] when the pool lacks no drive, or the drive is too small; [`Error::Refused`] when
-/// the drive may hold data that `force` would have to destroy; whatever opening the pool fails with.
+/// [`Error::Usage`] when the pool lacks no drive, or the drive is too small; [`Error::Refused`]
+/// when the drive may hold data that `force` would have to destroy; whatever opening the pool fails
+/// with.
 pub fn admit(
     options: &PoolOptions,
     replacement: &DriveAddress,
@@ -62,8 +63,8 @@ pub fn admit(
     admit_checked(devices, newcomer, in_use, force)
 }
 
-/// The same with devices that are open already, under the same rules apart from what only the kernel
-/// knows of them.
+/// The same with devices that are open already, under the same rules apart from what only the
+/// kernel knows of them.
 ///
 /// # Errors
 /// As [`admit`].

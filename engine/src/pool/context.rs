@@ -2,8 +2,8 @@
 //! The context of one open pool: what its keeper and its sessions work with together.
 //!
 //! - The state's lock is held to plan and to take over, never during I/O.
-//! - A checkpoint that is open for restore is not removed, a region that a session has registered is
-//!   known to every drive, and a segment that is being saved is there when it is committed.
+//! - A checkpoint that is open for restore is not removed, a region that a session has registered
+//!   is known to every drive, and a segment that is being saved is there when it is committed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -102,8 +102,8 @@ impl PoolContext {
         self.saving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more registration of a region; the first one runs `register`. Several sessions may
-    /// register one region, and the drives know it until the last of them takes it back.
+    /// Counts one more registration of a region; the first one runs `register`. Several sessions
+    /// may register one region, and the drives know it until the last of them takes it back.
     pub(crate) fn add_registration(
         &self,
         region: u64,

@@ -26,8 +26,8 @@ impl Pool {
     }
 }
 
-/// Turns a failed completion into an error that names the drive, the shard and the place. `copy` says
-/// which copy of the chunk it was about.
+/// Turns a failed completion into an error that names the drive, the shard and the place. `copy`
+/// says which copy of the chunk it was about.
 pub(super) fn explain(
     pool: &Pool,
     name: &CheckpointName,

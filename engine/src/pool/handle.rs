@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pool as callers hold it: what it says of itself and its checkpoints, and sessions made from it.
+//! A pool as callers hold it: what it says of itself and its checkpoints, and sessions made from
+//! it.
 //!
 //! It keeps no state of its own: everything is in the context that it shares with its sessions, and
 //! what needs the drives runs on the keeper's thread.
@@ -25,8 +26,8 @@ use crate::units::Generation;
 
 /// An open pool. Shared by reference between threads; sessions are made from it.
 ///
-/// Its sessions keep the pool open. When it and the last of them are dropped, the reactors end after
-/// everything under way has ended, the drives are given back and the pool's lock is let go.
+/// Its sessions keep the pool open. When it and the last of them are dropped, the reactors end
+/// after everything under way has ended, the drives are given back and the pool's lock is let go.
 pub struct Pool {
     pub(super) open: Arc<OpenPool>,
     notices: Vec<Notice>,
@@ -45,8 +46,8 @@ impl Pool {
         Ok(Pool { open: Arc::new(open), notices })
     }
 
-    /// Opens the pool on devices that the caller has opened: simulated ones, say. `options.drives` is
-    /// not looked at; with [`PoolMode::ReadWrite`] the devices must be writable.
+    /// Opens the pool on devices that the caller has opened: simulated ones, say. `options.drives`
+    /// is not looked at; with [`PoolMode::ReadWrite`] the devices must be writable.
     ///
     /// # Errors
     /// As [`Pool::open`].

@@ -123,7 +123,8 @@ pub(super) fn metadata_pages(devices: &[Box<dyn Device>]) -> HugePages {
     if needed { HugePages::Required } else { HugePages::Off }
 }
 
-/// The devices in the order of the pool's drive table, with stand-ins for those that are not at hand.
+/// The devices in the order of the pool's drive table, with stand-ins for those that are not at
+/// hand.
 pub(super) fn in_order(
     devices: Vec<Box<dyn Device>>,
     membership: &Membership,

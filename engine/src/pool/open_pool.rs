@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An open pool as the pool's handle and its sessions use it: its context, and the way to its keeper.
+//! An open pool as the pool's handle and its sessions use it: its context, and the way to its
+//! keeper.
 //!
-//! The pool and each of its sessions hold it. When the last of them is dropped, the threads end after
-//! everything under way, the drives are given back, and then the pool's lock is released.
+//! The pool and each of its sessions hold it. When the last of them is dropped, the threads end
+//! after everything under way, the drives are given back, and then the pool's lock is released.
 
 use std::sync::Arc;
 

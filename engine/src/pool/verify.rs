@@ -16,8 +16,8 @@ use crate::recover::roots::{read_roots, repair_roots};
 
 impl Pool {
     /// Verifies one checkpoint, or all: every copy of its metadata and every copy of its data. With
-    /// `repair`, and when the pool is open for writing, bad copies are rewritten from sound ones. If
-    /// then everything is sound, drives that were being rebuilt are full members again.
+    /// `repair`, and when the pool is open for writing, bad copies are rewritten from sound ones.
+    /// If then everything is sound, drives that were being rebuilt are full members again.
     ///
     /// # Errors
     /// When verification itself cannot go on. Damage is no error: the report names it.

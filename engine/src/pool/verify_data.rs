@@ -164,7 +164,8 @@ impl<'a> DataPass<'a> {
         Ok(bad)
     }
 
-    /// Rewrites bad copies of chunks from their other copies, which are compared when they are read.
+    /// Rewrites bad copies of chunks from their other copies, which are compared when they are
+    /// read.
     fn mend(
         &mut self,
         table: &SegmentTable,

@@ -21,8 +21,8 @@ pub(crate) struct DriveLabels {
 /// Reads the labels of the drive at `index`.
 ///
 /// # Errors
-/// [`Error::Io`] when there may well be a label, and it could not be read; whatever is wrong with it
-/// otherwise.
+/// [`Error::Io`] when there may well be a label, and it could not be read; whatever is wrong with
+/// it otherwise.
 pub(crate) fn read_labels(drives: &mut dyn Drives, index: usize) -> Result<DriveLabels, Error> {
     let info = drives.info()[index].clone();
     let drive = DriveIndex(index as u16);

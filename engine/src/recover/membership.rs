@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Membership: which of the drives at hand is which of the pool's drives, and which take part. Pure.
+//! Membership: which of the drives at hand is which of the pool's drives, and which take part.
+//! Pure.
 //!
 //! - The label with the highest epoch is the truth. A drive with an older label either missed the
-//!   last change of the membership and is a member all the same, or is one that the change shut out.
+//!   last change of the membership and is a member all the same, or is one that the change shut
+//!   out.
 //! - A pool is written without a drive only after the labels of all others say that this drive is
 //!   absent. So a drive that the newest label calls a member has every acknowledged commit, and one
 //!   that it calls absent is stale for good, until it is taken in again like a new one.
@@ -28,7 +30,8 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Holds the labels of the drives at hand, which are in the order of `info`, against each other.
+    /// Holds the labels of the drives at hand, which are in the order of `info`, against each
+    /// other.
     pub(crate) fn new(labels: &[&Label], info: &[DriveInfo]) -> Result<Membership, Error> {
         let Some(first) = labels.first() else {
             return Err(Error::Usage("no drive was named".into()));

@@ -154,8 +154,8 @@ fn report_membership(membership: &Membership, writable: bool, notices: &mut Vec<
     }
 }
 
-/// Notices about the catalogue and about a commit that was cut short. A pool opened for writing gets
-/// a new catalogue and a new root on every drive at once, which repairs both.
+/// Notices about the catalogue and about a commit that was cut short. A pool opened for writing
+/// gets a new catalogue and a new root on every drive at once, which repairs both.
 fn report_newest(newest: &Newest, roots: &Roots, writable: bool, notices: &mut Vec<Notice>) {
     if let Some(lost) = newest.given_up {
         notices.push(Notice::FellBack { lost, opened: newest.root.generation });

@@ -30,7 +30,8 @@ pub(crate) struct BadRoot {
     pub(crate) unread: Option<IoError>,
 }
 
-/// Reads both root rings of every drive that takes part: only the blocks that hold roots, of all drives at once.
+/// Reads both root rings of every drive that takes part: only the blocks that hold roots, of all
+/// drives at once.
 pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots, Error> {
     let mut roots =
         Roots { by_generation: BTreeMap::new(), incomplete: Vec::new(), bad: Vec::new() };

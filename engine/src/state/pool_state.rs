@@ -119,8 +119,8 @@ impl State {
         self.label = label;
     }
 
-    /// Copies that each chunk of a new checkpoint gets: as many as the pool was made for, unless too
-    /// few drives take part.
+    /// Copies that each chunk of a new checkpoint gets: as many as the pool was made for, unless
+    /// too few drives take part.
     pub(crate) fn copies(&self) -> u8 {
         let live = self.label.live().take(usize::from(self.label.copies)).count();
         self.label.copies.min(live as u8)
@@ -171,8 +171,8 @@ impl State {
         for number in &consumed {
             self.open.remove(number);
         }
-        // Two generations ago nobody looks any more: what only that one named is free. What is added
-        // was reserved while it was open, and stays so.
+        // Two generations ago nobody looks any more: what only that one named is free. What is
+        // added was reserved while it was open, and stays so.
         let mut freed = std::mem::take(&mut self.retired);
         self.retired.extend(removed.and_then(|name| self.current.remove(&name)));
         self.current.extend(added.into_iter().map(|committed| (committed.name(), committed)));

@@ -144,9 +144,9 @@ impl State {
         Some(&segment.copies)
     }
 
-    /// The place of a chunk's copy cannot be written: gives it another one, on another drive if that
-    /// has room, and leaves the bad one alone. `None` when there is no other place, or the checkpoint
-    /// will not be committed anyway.
+    /// The place of a chunk's copy cannot be written: gives it another one, on another drive if
+    /// that has room, and leaves the bad one alone. `None` when there is no other place, or the
+    /// checkpoint will not be committed anyway.
     pub(crate) fn relocate(&mut self, place: ChunkPlace) -> Option<Location> {
         let open = self.open.get(&place.checkpoint).filter(|open| !open.aborted)?;
         let segment = open.segments.get(place.participant as usize)?.as_ref()?;

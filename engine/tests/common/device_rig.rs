@@ -60,8 +60,8 @@ impl Rig {
         len_bytes: u64,
     ) -> Result<(), SubmitError> {
         let memory = self.memory(piece, len_bytes);
-        // SAFETY: the region lives as long as the rig, whose fields are dropped in order; a piece is
-        // touched between its commands only.
+        // SAFETY: the region lives as long as the rig, whose fields are dropped in order; a piece
+        // is touched between its commands only.
         unsafe { self.device.submit(Command { operation, offset_bytes, memory, tag: piece }) }
     }
 

@@ -56,7 +56,8 @@ impl Bench {
         Bench::on(drives, Directory { path: tempfile::tempdir().unwrap(), is_mounted: false })
     }
 
-    /// The same on a file system of so many MiB, of which the files reserve nothing. It can be filled.
+    /// The same on a file system of so many MiB, of which the files reserve nothing. It can be
+    /// filled.
     pub fn thin(drives: usize, mib: u64) -> Option<Bench> {
         let path = tempfile::tempdir().unwrap();
         let options = format!("size={mib}M");

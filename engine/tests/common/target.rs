@@ -31,7 +31,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Starts `scripts/nvmf-target` with these options. `None`, with a message, where it cannot run.
+    /// Starts `scripts/nvmf-target` with these options. `None`, with a message, where it cannot
+    /// run.
     pub fn start(options: &[&str]) -> Option<Target> {
         let directory = tempfile::tempdir().unwrap();
         let mut target = Target::start_in(directory.path(), options)?;

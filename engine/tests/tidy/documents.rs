@@ -8,7 +8,7 @@ use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 /// Extensions that make a word in backticks the name of a file of this repository.
 const EXTENSIONS: &[&str] = &["rs", "md", "toml", "c", "h", "py", "map"];
 /// Files of users, not of the repository.
-const OF_USERS: &[&str] = &["stanchion.toml", "rust-toolchain.toml"];
+const OF_USERS: &[&str] = &["stanchion.toml", "rust-toolchain.toml", "save.c"];
 
 /// The files of the repository, to look names up in.
 pub struct Repository<'a> {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which file uses which, read from the syntax of a crate's sources.
 //!
-//! - A name counts where it is defined: an import through a `mod.rs` that re-exports it is an arrow to
-//!   the file of its definition. The re-export itself is an arrow of the `mod.rs`.
-//! - Seen are `use` in every form (grouped, renamed, glob, `pub use`), paths in code that begin with
-//!   `crate`, `self`, `super`, a module or an import, and such paths inside macro calls. Not seen are
-//!   methods of values whose type is not named.
+//! - A name counts where it is defined: an import through a `mod.rs` that re-exports it is an arrow
+//!   to the file of its definition. The re-export itself is an arrow of the `mod.rs`.
+//! - Seen are `use` in every form (grouped, renamed, glob, `pub use`), paths in code that begin
+//!   with `crate`, `self`, `super`, a module or an import, and such paths inside macro calls. Not
+//!   seen are methods of values whose type is not named.
 //! - Naming a module alone is no arrow; what is reached through it is.
 //! - Code under `#[cfg(test)]` is left out: tests may use everything.
 

@@ -42,8 +42,8 @@ pub const LAYERS: &[&[&str]] = &[
     &["bulk"],
 ];
 
-/// The crash explorer, the fuzzers and the benches drive the engine from outside: they may use every
-/// layer, and no layer may use them.
+/// The crash explorer, the fuzzers and the benches drive the engine from outside: they may use
+/// every layer, and no layer may use them.
 pub const OUTSIDE: &[&str] = &["internals"];
 
 /// Circles that are meant: the explorer checks an image by exploring the recovery of it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which features the packages are built with: the insides of the engine, and bugs to plant, are never
-//! part of the command, also not when tests are built beside it.
+//! Which features the packages are built with: the insides of the engine, and bugs to plant, are
+//! never part of the command, also not when tests are built beside it.
 
 use std::process::Command;
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `stanchion bench ladder`: the published remedies, one rung at a time: what each of them gains, and
-//! what the trainer waits for.
+//! `stanchion bench ladder`: the published remedies, one rung at a time: what each of them gains,
+//! and what the trainer waits for.
 //!
-//! The first three rungs write a scratch file, as a program without an engine would; the others save
-//! through the pool, commit included. Every rung copies the bytes once from ordinary memory, which
-//! stands for the device's. Rounds go over all rungs in turn, so that a machine that becomes slower
-//! becomes so for all of them.
+//! The first three rungs write a scratch file, as a program without an engine would; the others
+//! save through the pool, commit included. Every rung copies the bytes once from ordinary memory,
+//! which stands for the device's. Rounds go over all rungs in turn, so that a machine that becomes
+//! slower becomes so for all of them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -20,7 +20,9 @@ use stanchion_engine::{
     BulkOptions, BulkSession, CheckpointName, CheckpointSpec, Pool, SessionBuffer, SessionOptions,
 };
 
-use super::{Bench, Scratch, median};
+use super::args::Bench;
+use super::median::median;
+use super::scratch::Scratch;
 use crate::error::CommandError;
 use crate::interrupt::Interrupt;
 use crate::output::{self, Output};
@@ -33,7 +35,8 @@ const PIECE_BYTES: usize = 8 << 20;
 const BLOCK_BYTES: u64 = 4096;
 /// Iterations of the overlapped rung in each round.
 const ITERATIONS: u32 = 5;
-/// The compute of an iteration, as a multiple of the save that overlaps with it, unless it is given.
+/// The compute of an iteration, as a multiple of the save that overlaps with it, unless it is
+/// given.
 const COMPUTE_FACTOR: f64 = 1.5;
 
 /// The rungs, from the bottom.
@@ -343,7 +346,8 @@ impl Ladder<'_> {
         Ok(started.elapsed())
     }
 
-    /// Saves the checkpoint by this many ranks, each a thread with a session of its own, and removes it.
+    /// Saves the checkpoint by this many ranks, each a thread with a session of its own, and
+    /// removes it.
     fn save(&self, ranks: u32) -> Result<Duration, CommandError> {
         let mut sessions = self.bulk_sessions(ranks)?;
         let mut scratch = Scratch::new(self.pool, self.name.clone());
@@ -399,7 +403,8 @@ impl Ladder<'_> {
         session.save(&spec, &[], &mut fill, &mut watch).map(|_| ())
     }
 
-    /// Iterations whose compute overlaps with the save of the one before, and as many without saves.
+    /// Iterations whose compute overlaps with the save of the one before, and as many without
+    /// saves.
     fn overlapped(&self, compute: Option<Duration>) -> Result<Vec<Iteration>, CommandError> {
         let mut sessions = self.bulk_sessions(self.args.ranks)?;
         let compute = match compute {

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `stanchion bench`: how fast a pool saves and restores, durable and verified.
 //!
-//! It saves a scratch checkpoint `stanchion-bench@N`, and removes it at the end, also after an error or
-//! Ctrl-C.
+//! It saves a scratch checkpoint `stanchion-bench@N`, and removes it at the end, also after an
+//! error or Ctrl-C.
 
+mod args;
 mod ladder;
+mod median;
+mod scratch;
 
 use std::fs::File;
 use std::io::Read as _;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use stanchion_engine::{
@@ -26,59 +27,13 @@ use crate::interrupt::Interrupt;
 use crate::options::Group;
 use crate::output::{self, Output};
 use crate::progress_bar::ProgressBar;
-use crate::values::{parse_size, positive};
-
-const EXAMPLES: &str = "\
-Examples:
-  stanchion bench write --size 4GiB --runs 3 --drive /data/a.img --drive /data/b.img
-  stanchion bench read --json
-  stanchion bench ladder --size 1GiB --ranks 4      what each published remedy gains, and the stall
-
-A write is timed from the first byte to the durable commit; a read is verified. The bytes are random,
-and made once for each buffer before the clock starts. CPU seconds are those of all threads of this
-process. The ladder copies its bytes from ordinary memory on every rung; compute is simulated by
-sleeping.";
+pub use args::Bench;
+use args::What;
+use median::median;
+use scratch::Scratch;
 
 /// The scratch checkpoint's name.
 const SCRATCH: &str = "stanchion-bench";
-
-/// Arguments of `stanchion bench`.
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub struct Bench {
-    /// What to measure
-    #[arg(value_enum)]
-    what: What,
-    /// Size of the scratch checkpoint
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
-    pub size: u64,
-    /// Number of runs
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    pub runs: u32,
-    /// Memory for buffers
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
-    pub buffer_size: u64,
-    /// Ladder: ranks that divide a checkpoint
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub ranks: u32,
-    /// Ladder: seconds of compute of an iteration [default: 1.5 times those of a save]
-    #[arg(long, value_name = "SECONDS", value_parser = positive)]
-    pub compute: Option<f64>,
-    /// Ladder: file that the rungs without a pool write [default: one in the folder of a drive file]
-    #[arg(long, value_name = "FILE")]
-    pub scratch: Option<PathBuf>,
-}
-
-/// What is measured.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-enum What {
-    /// Saving, until it is durable
-    Write,
-    /// Restoring into memory, verified
-    Read,
-    /// Saving with one remedy after the other
-    Ladder,
-}
 
 #[derive(Serialize)]
 struct Report {
@@ -104,40 +59,6 @@ struct DriveRate {
     serial: String,
     data_bytes: u64,
     gb_per_s: f64,
-}
-
-/// Removes the scratch checkpoint, if there is one.
-pub struct Scratch<'pool> {
-    pool: &'pool Pool,
-    name: CheckpointName,
-    /// It was saved, and not removed yet.
-    pub exists: bool,
-}
-
-impl<'pool> Scratch<'pool> {
-    /// One that is not saved yet.
-    pub fn new(pool: &'pool Pool, name: CheckpointName) -> Scratch<'pool> {
-        Scratch { pool, name, exists: false }
-    }
-
-    /// Removes it, if it was saved.
-    ///
-    /// # Errors
-    /// As [`Pool::remove`].
-    pub fn remove(&mut self) -> Result<(), CommandError> {
-        if std::mem::take(&mut self.exists) {
-            self.pool.remove(&self.name)?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Scratch<'_> {
-    fn drop(&mut self) {
-        if let Err(failure) = self.remove() {
-            tracing::warn!("{} was not removed: {failure}", self.name);
-        }
-    }
 }
 
 impl Subcommand for Bench {
@@ -200,13 +121,6 @@ impl Subcommand for Bench {
             output::count(runs.len(), "run")
         ))
     }
-}
-
-/// The middle of some numbers, or of the two in the middle. There is at least one.
-pub fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    let half = numbers.len() / 2;
-    f64::midpoint(numbers[half], numbers[(numbers.len() - 1) / 2])
 }
 
 /// Bytes that no drive can compress.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Each NVMe controller's driver and IOMMU group; of each given drive its owner, alignment, health and
-//! cache.
+//! Each NVMe controller's driver and IOMMU group; of each given drive its owner, alignment, health
+//! and cache.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use stanchion_engine::{Error, ErrorKind, Survey, survey};
 use stanchion_engine::{HealthLog, read_health_log};
 
 use super::check::{Check, Root, Status};
-use crate::survey::describe;
+use crate::record::describe;
 
 /// Endurance beyond which a drive is worth a warning.
 const WORN_PERCENT: u8 = 90;

@@ -7,8 +7,8 @@ use super::check::{Check, Needs, Root, Status};
 use crate::output;
 
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
-/// What a command takes with its default buffers: SPDK's own 64 MiB, 64 MiB of buffers, and what the
-/// metadata needs.
+/// What a command takes with its default buffers: SPDK's own 64 MiB, 64 MiB of buffers, and what
+/// the metadata needs.
 const WANTED_PAGES: u64 = 96;
 const POOL: &str = "hugepages/hugepages-2048kB";
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `stanchion doctor`: what keeps this machine, and the given drives, from being used. Changes nothing.
+//! `stanchion doctor`: what keeps this machine, and the given drives, from being used. Changes
+//! nothing.
 
 mod check;
 mod drive;

@@ -130,7 +130,8 @@ impl ReactorHarness {
         Ok(harness)
     }
 
-    /// Puts `count` entries that ask for nothing on the ring, at most 64, and takes their completions.
+    /// Puts `count` entries that ask for nothing on the ring, at most 64, and takes their
+    /// completions.
     pub fn nops(&mut self, count: u32) {
         self.entries.clear();
         self.entries.extend((0..count).map(|number| SubmitEntry::nop(number.into())));

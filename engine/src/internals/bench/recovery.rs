@@ -32,8 +32,8 @@ pub struct RecoveryHarness {
 }
 
 impl RecoveryHarness {
-    /// A pool of four drives, with so many checkpoints of 64 MiB. Its ring of roots is full, so that
-    /// one opening finds as many as the next.
+    /// A pool of four drives, with so many checkpoints of 64 MiB. Its ring of roots is full, so
+    /// that one opening finds as many as the next.
     ///
     /// # Errors
     /// Those of [`crate::format_pool`] and of commits, which sound drives in memory do not have;
@@ -78,8 +78,9 @@ impl RecoveryHarness {
         Ok(harness)
     }
 
-    /// Opens the pool for writing, from the labels to the state and to the empty commit that ends it;
-    /// the result is that commit's generation. Not part of it: opening the devices, and the threads.
+    /// Opens the pool for writing, from the labels to the state and to the empty commit that ends
+    /// it; the result is that commit's generation. Not part of it: opening the devices, and the
+    /// threads.
     ///
     /// # Panics
     /// When it fails, finds anything wrong, or finds other than the checkpoints that there are.

@@ -68,7 +68,8 @@ impl Checker<'_> {
             .map_err(|error| format!("the pool does not open: {error}"))
     }
 
-    /// Opens for reading: which generation is it, is it one that may be seen, and is all of it right?
+    /// Opens for reading: which generation is it, is it one that may be seen, and is all of it
+    /// right?
     fn read_only(&self, image: &[SimDrive], rng: &mut SimRng) -> Result<u64, String> {
         let before = digest(image);
         let opened = self.open(image, false)?;
@@ -162,8 +163,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// With the newest catalogue damaged on every drive, the generation before is opened, reported, and
-    /// whole: the two newest generations are never written.
+    /// With the newest catalogue damaged on every drive, the generation before is opened, reported,
+    /// and whole: the two newest generations are never written.
     fn fall_back(&self, image: &[SimDrive], generation: u64) -> Result<(), String> {
         let Some(before) = self.expected.history.get(&(generation - 1)) else { return Ok(()) };
         let hurt: Vec<SimDrive> = image.iter().map(SimDrive::fork).collect();
@@ -191,9 +192,9 @@ impl Checker<'_> {
         same_names(&opened.state, before)
     }
 
-    /// A mirrored pool loses any one drive: the same is visible, every byte is there, the pool can be
-    /// written, and the drive is not welcome when it comes back. A pool without copies still tells
-    /// what it has.
+    /// A mirrored pool loses any one drive: the same is visible, every byte is there, the pool can
+    /// be written, and the drive is not welcome when it comes back. A pool without copies still
+    /// tells what it has.
     fn lose_a_drive(
         &self,
         image: &[SimDrive],

@@ -22,7 +22,8 @@ pub(super) struct Choice {
 pub(super) struct Effort {
     /// All subsets of up to this many writes at risk.
     pub(super) exhaustive: usize,
-    /// The subsets that a serial drive would leave, each write alone, each write missing, each torn.
+    /// The subsets that a serial drive would leave, each write alone, each write missing, each
+    /// torn.
     pub(super) structured: bool,
     /// Subsets by the seed, where not all are looked at.
     pub(super) random: usize,

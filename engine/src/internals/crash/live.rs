@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An open pool on one thread: brings the committer what the keeper and the sessions bring it, while
-//! an explorer looks on. What is committed, and in which order, is the committer's own.
+//! An open pool on one thread: brings the committer what the keeper and the sessions bring it,
+//! while an explorer looks on. What is committed, and in which order, is the committer's own.
 
 use std::cell::{Ref, RefCell};
 use std::ops::Range;

@@ -5,7 +5,8 @@
 //!
 //! - Small worlds: all sequences of up to three acts on one to four drives, and on mirrors of
 //!   two and three, and one or two of them before a save during whose commit a trainer begins. Each
-//!   sequence explores the crashes of its last act; those of the ones before are another sequence's.
+//!   sequence explores the crashes of its last act; those of the ones before are another
+//!   sequence's.
 //! - Long runs: many acts by a seed, with power cuts between them, and with bits that flip
 //!   and writes that are lost or land elsewhere on one drive.
 //! - One seed gives one run, whatever the number of threads: an item's images follow from the seed,
@@ -268,8 +269,8 @@ impl Run<'_> {
         Ok(live.explorer.images)
     }
 
-    /// The first round looks at little of everything, and fits 100,000 images; the second at every subset in worlds where
-    /// there are few; later ones at ever more by the seed.
+    /// The first round looks at little of everything, and fits 100,000 images; the second at every
+    /// subset in worlds where there are few; later ones at ever more by the seed.
     fn effort(&self, drives: usize) -> Effort {
         let nightly = self.options.images > 1_000_000;
         let exhaustive = if nightly { 11 } else { 7 };

@@ -25,8 +25,8 @@ pub(super) struct Expected {
     pub(super) history: BTreeMap<u64, Contents>,
     /// The newest generation that was acknowledged, or that a recovery has shown.
     pub(super) acknowledged: u64,
-    /// The newest generation that was acknowledged: every drive has it. One that a recovery has shown
-    /// may be known to a single drive until that recovery has committed.
+    /// The newest generation that was acknowledged: every drive has it. One that a recovery has
+    /// shown may be known to a single drive until that recovery has committed.
     pub(super) promised: u64,
     /// The one being committed: after a crash it is wholly there, or not at all.
     pub(super) pending: Option<u64>,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Recovery where a crash alone does not lead: reads that fail, histories that parted, large drives.
+//! Recovery where a crash alone does not lead: reads that fail, histories that parted, large
+//! drives.
 
 use uuid::Uuid;
 
