@@ -2,7 +2,8 @@
 //! The output of `pkg-config --static --libs` for SPDK, sorted by how to link it. Pure: reads no
 //! file.
 //!
-//! The order of the flags carries no meaning once every archive is linked whole, so duplicates are dropped.
+//! The order of the flags carries no meaning once every archive is linked whole, so duplicates are
+//! dropped.
 
 use std::path::{Path, PathBuf};
 
@@ -18,8 +19,8 @@ pub struct LinkPlan {
     pub unknown: Vec<String>,
 }
 
-/// `is_archive` says whether there is a file at a path; a library with a `.a` in one of the printed directories is an
-/// archive, any other is the system's.
+/// `is_archive` says whether there is a file at a path; a library with a `.a` in one of the printed
+/// directories is an archive, any other is the system's.
 pub fn parse(flags: &str, is_archive: impl Fn(&Path) -> bool) -> LinkPlan {
     let mut plan = LinkPlan::default();
     for flag in flags.split_whitespace() {

@@ -2,13 +2,15 @@
 //! The name of a drive: one string, the same on the command line, in configuration and in messages.
 //!
 //! - `trtype:PCIe traddr:0000:04:00.0`, `trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:4420
-//!   subnqn:nqn...`: an SPDK transport ID, with an optional ` ns:N` for a namespace other than 1, and
-//!   an optional ` hostnqn:nqn...` for a target that admits only the hosts that it knows by name;
+//!   subnqn:nqn...`: an SPDK transport ID, with an optional ` ns:N` for a namespace other than 1,
+//!   and an optional ` hostnqn:nqn...` for a target that admits only the hosts that it knows by
+//!   name;
 //! - `pcie:0000:04:00.0`: short for the first;
 //! - anything else: the path of a block device or a file. Which of the two is found when it is
 //!   opened, not here.
 //!
-//! Parsing needs neither SPDK nor the drive. What [`fmt::Display`] prints parses to the same address.
+//! Parsing needs neither SPDK nor the drive. What [`fmt::Display`] prints parses to the same
+//! address.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -225,7 +227,8 @@ fn address_family(address: &str, given: Option<&str>, traddr: &str) -> Result<&'
     }
 }
 
-/// `DOMAIN:BUS:DEVICE.FUNCTION` or `BUS:DEVICE.FUNCTION` in hexadecimal, in the form that sysfs uses.
+/// `DOMAIN:BUS:DEVICE.FUNCTION` or `BUS:DEVICE.FUNCTION` in hexadecimal, in the form that sysfs
+/// uses.
 pub(crate) fn pci_function(text: &str) -> Option<String> {
     let (rest, function) = text.split_once('.')?;
     let parts: Vec<&str> = rest.split(':').collect();

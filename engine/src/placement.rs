@@ -29,8 +29,8 @@ pub(crate) fn capacity(copies: u8, free: &[u64]) -> u64 {
     }
 }
 
-/// How many of `slots` each drive gives, given how many it can. The remainder of the division goes to
-/// the drives that follow `first`, so that many small segments do not all burden the same drive.
+/// How many of `slots` each drive gives, given how many it can. The remainder of the division goes
+/// to the drives that follow `first`, so that many small segments do not all burden the same drive.
 fn share_out(slots: u64, free: &[u64], first: usize) -> Option<Vec<u64>> {
     let mut share = vec![0; free.len()];
     let mut left = slots;

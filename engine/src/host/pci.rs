@@ -107,7 +107,8 @@ pub(crate) fn pci_dir(dir: &Path) -> Option<PathBuf> {
     Some(found.to_owned())
 }
 
-/// The PCI directory below a block device's, for the head of a multipath namespace that of any path.
+/// The PCI directory below a block device's, for the head of a multipath namespace that of any
+/// path.
 pub(crate) fn pci_dir_of_block(dir: &Path) -> Option<PathBuf> {
     pci_dir(dir).or_else(|| {
         let controller = names(&dir.join("device")).into_iter().find(|n| is_numbered(n, "nvme"))?;

@@ -143,8 +143,9 @@ impl Client {
             self.complete_head = self.complete_head.wrapping_add(1);
         }
         self.outstanding -= count;
-        // Release: the engine that sees this head knows that we are done with the slots. (The submit
-        // tail says so too, for no request is submitted before there is a slot for its completion.)
+        // Release: the engine that sees this head knows that we are done with the slots. (The
+        // submit tail says so too, for no request is submitted before there is a slot for its
+        // completion.)
         self.mapping.control().complete_head.0.store(self.complete_head, Ordering::Release);
         count as usize
     }

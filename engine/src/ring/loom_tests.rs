@@ -28,8 +28,8 @@ fn serve(engine: &mut Engine) -> (u64, bool) {
     (done, engine.publish())
 }
 
-/// Entries are seen whole, in order and once. The second request goes into the first one's slot while
-/// the first may be in flight: only the submit head says that the slot is free.
+/// Entries are seen whole, in order and once. The second request goes into the first one's slot
+/// while the first may be in flight: only the submit head says that the slot is free.
 #[test]
 fn entries_are_whole_and_in_order() {
     ::loom::model(|| {

@@ -52,8 +52,8 @@ pub struct Drive {
     pub sector_count: u64,
 }
 
-/// SAFETY of the calls on `Drive`: one thread, pointers valid from connect to detach, requests boxed and buffers alive until
-/// polled to completion.
+/// SAFETY of the calls on `Drive`: one thread, pointers valid from connect to detach, requests
+/// boxed and buffers alive until polled to completion.
 impl Drive {
     pub fn write(
         &self,
@@ -99,7 +99,8 @@ impl Drive {
         unsafe { stn_spdk_flush(self.qpair, self.namespace, &mut command.request) }
     }
 
-    /// Polls until each command has completed once; more than once, or a silent queue, fails the test.
+    /// Polls until each command has completed once; more than once, or a silent queue, fails the
+    /// test.
     pub fn finish(&self, commands: &[Box<Command>]) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while commands.iter().any(|command| command.completions.get() == 0) {
@@ -141,7 +142,8 @@ impl Buffer {
     }
 
     pub fn slice(&mut self) -> &mut [u8] {
-        // SAFETY: `bytes` zeroed bytes at `start`, ours alone; called only while no command is outstanding on them.
+        // SAFETY: `bytes` zeroed bytes at `start`, ours alone; called only while no command is
+        // outstanding on them.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
     }
 }

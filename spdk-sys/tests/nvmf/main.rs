@@ -95,7 +95,8 @@ fn connect(target: &OwnTarget) -> Drive {
     let mut controller = ptr::null_mut();
     let mut info = stn_spdk_controller_facts::default();
     let mut namespace_info = stn_spdk_namespace_info::default();
-    // SAFETY: the environment is up; pointers to locals; the controller is used only when connecting succeeded.
+    // SAFETY: the environment is up; pointers to locals; the controller is used only when
+    // connecting succeeded.
     unsafe {
         let absent = c"trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:1 subnqn:nqn.2026-01.io.stanchion:absent";
         stn_spdk_set_log_level(-1);
@@ -286,7 +287,8 @@ fn full_queue_is_reported(drive: &mut Drive) {
 fn foreign_memory_can_be_registered(drive: &Drive) {
     const BYTES: usize = 4 * MIB;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
-    // SAFETY: a fresh mapping of huge pages, checked, touched by `fill` before it is registered, and unmapped last.
+    // SAFETY: a fresh mapping of huge pages, checked, touched by `fill` before it is registered,
+    // and unmapped last.
     unsafe {
         let start =
             libc::mmap(ptr::null_mut(), BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);

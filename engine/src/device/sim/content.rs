@@ -2,9 +2,9 @@
 //! What a simulated drive stores, and what a power cut leaves of it. No commands, no memory, no
 //! I/O.
 //!
-//! Two layers of blocks: `newest`, what a read sees, and `durable`, what survives. A completed write
-//! is in `newest` at once, and in `volatile` until a flush moves it to `durable`. Blocks are shared
-//! by reference between layers, pending writes and forks, so copies of a drive are cheap.
+//! Two layers of blocks: `newest`, what a read sees, and `durable`, what survives. A completed
+//! write is in `newest` at once, and in `volatile` until a flush moves it to `durable`. Blocks are
+//! shared by reference between layers, pending writes and forks, so copies of a drive are cheap.
 //!
 //! Completed writes are numbered in the order of completion. A block of `durable` keeps the number
 //! of the write that it came from, so that an older write never covers a newer one, whichever way

@@ -129,8 +129,8 @@ impl SimDrive {
         });
     }
 
-    /// Power cut that keeps exactly `kept` of [`SimDrive::volatile_writes`], in that order, and some
-    /// sectors of `torn`. Otherwise as [`SimDrive::crash`].
+    /// Power cut that keeps exactly `kept` of [`SimDrive::volatile_writes`], in that order, and
+    /// some sectors of `torn`. Otherwise as [`SimDrive::crash`].
     pub fn crash_keeping(&self, kept: &[WriteId], torn: Option<&Torn>) {
         self.cut(
             |_| {},
@@ -153,8 +153,8 @@ impl SimDrive {
         hardware.epoch += 1;
     }
 
-    /// The writes that a power cut may drop: completed ones in the order of completion, then strays,
-    /// then those in flight in the order of submission.
+    /// The writes that a power cut may drop: completed ones in the order of completion, then
+    /// strays, then those in flight in the order of submission.
     pub fn volatile_writes(&self) -> Vec<AtRisk> {
         let hardware = self.lock();
         let in_flight = hardware.writes_in_flight();

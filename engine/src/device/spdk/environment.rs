@@ -108,8 +108,8 @@ fn on_own_thread(memory_mib: u32, with_pci: bool) -> Result<(), String> {
     }
 }
 
-/// Takes a line that SPDK or DPDK logs. What SPDK calls an error may be one that this engine recovers
-/// from, so it is a warning here.
+/// Takes a line that SPDK or DPDK logs. What SPDK calls an error may be one that this engine
+/// recovers from, so it is a warning here.
 unsafe extern "C" fn on_log(_: c_int, message: *const c_char) {
     // SAFETY: the shim gives a string with a NUL that lasts until this returns.
     let message = unsafe { CStr::from_ptr(message) }.to_string_lossy();

@@ -15,7 +15,8 @@
 //! | [`Back::close`] | a handle | |
 //! | drop | | nothing: the session ends |
 //!
-//! [`Back::add_table`] and [`Back::remove_table`] are for the pool's own verification, in this process.
+//! [`Back::add_table`] and [`Back::remove_table`] are for the pool's own verification, in this
+//! process.
 //!
 //! - Except `wake`, a call may block and allocate. None of them is needed while entries flow.
 //! - This half counts what a call gives out, and takes it back when it is dropped, whatever the

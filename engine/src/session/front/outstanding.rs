@@ -4,7 +4,8 @@
 //!
 //! - While an entry is in flight, a ticket replaces its user data. So each completion finds its
 //!   entry, even if the caller uses the same number twice.
-//! - A buffer counts as in flight from `submit` to `peek`, not only while the reactor works with it.
+//! - A buffer counts as in flight from `submit` to `peek`, not only while the reactor works with
+//!   it.
 //! - All memory is allocated at the start.
 
 use std::sync::Arc;
