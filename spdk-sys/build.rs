@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds SPDK through pkg-config, links it whole, compiles the shim against its headers and binds `shim.h`.
+//! Finds SPDK through pkg-config, links it whole, compiles the shim against its headers and binds
+//! `shim.h`.
 //!
 //! The directories of `PKG_CONFIG_PATH` are searched; when that is not set, also the prefix that
 //! `scripts/install-spdk` installs to.

@@ -51,8 +51,8 @@ struct stn_spdk_env_options {
 };
 
 /*
- * Initialises SPDK and DPDK, not shared with other processes (shm_id -1). DPDK pins the calling thread to the core mask's first
- * core: call from a thread made for this, or call stn_spdk_unaffinitize_thread after. Once per process:
+ * Initialises SPDK and DPDK, not shared with other processes (shm_id -1). DPDK pins the calling thread to the core
+ * mask's first core: call from a thread made for this, or call stn_spdk_unaffinitize_thread after. Once per process:
  * -EALREADY when called again, even after stn_spdk_env_fini or after a failure. Huge pages are unlinked at once, so a
  * killed process leaves none behind.
  */
@@ -102,7 +102,7 @@ struct stn_spdk_connect_options {
     uint32_t num_io_queues;
     uint32_t io_queue_size;          /* default depth of a queue pair */
     uint32_t io_queue_requests;      /* default number of request objects of a queue pair */
-    uint32_t keep_alive_timeout_ms;  /* fabrics; needs stn_spdk_controller_process_admin polled several times within it */
+    uint32_t keep_alive_timeout_ms;  /* fabrics; poll stn_spdk_controller_process_admin several times within it */
     uint32_t admin_timeout_ms;       /* for the commands of the connect itself */
     bool no_error_logging;           /* do not print each command that completes with an error status */
 };
@@ -111,8 +111,8 @@ struct stn_spdk_connect_options {
  * Connects to and initialises the controller at a transport ID; blocks until done or timed out. On success
  * *controller is the caller's until stn_spdk_controller_detach.
  * -EPERM: no environment. -EINVAL: the address does not parse or hostnqn is too long. -ENODEV: no controller answered
- * (SPDK's log says why: not bound to vfio-pci, refused connection, unknown NQN). -ENOMEM. -EPROTONOSUPPORT: this SPDK was
- * built without the transport.
+ * (SPDK's log says why: not bound to vfio-pci, refused connection, unknown NQN). -ENOMEM. -EPROTONOSUPPORT: this SPDK
+ * was built without the transport.
  */
 int stn_spdk_controller_connect(const char *address, const struct stn_spdk_connect_options *options,
                                 struct stn_spdk_controller **controller);
@@ -149,8 +149,9 @@ struct stn_spdk_controller_facts {
 void stn_spdk_controller_facts(struct stn_spdk_controller *controller, struct stn_spdk_controller_facts *facts);
 
 /*
- * The SMART / health log page (02h) of the controller, `length` bytes of it, 512 at most. Blocks until the controller has
- * answered. -ETIMEDOUT after 5 seconds; -EIO when it answers with an error; -EINVAL for a length that is not a multiple of 4.
+ * The SMART / health log page (02h) of the controller, `length` bytes of it, 512 at most. Blocks until the controller
+ * has answered. -ETIMEDOUT after 5 seconds; -EIO when it answers with an error; -EINVAL for a length that is not a
+ * multiple of 4.
  */
 int stn_spdk_controller_health(struct stn_spdk_controller *controller, void *log, size_t length);
 
@@ -163,7 +164,10 @@ uint32_t stn_spdk_controller_next_namespace(struct stn_spdk_controller *controll
  */
 struct stn_spdk_namespace *stn_spdk_controller_namespace(struct stn_spdk_controller *controller, uint32_t id);
 
-/* Sends keep-alives, completes admin commands, notices removal. Returns completions or a negative errno (-ENXIO: failed). */
+/*
+ * Sends keep-alives, completes admin commands, notices removal. Returns completions or a negative errno (-ENXIO:
+ * failed).
+ */
 int stn_spdk_controller_process_admin(struct stn_spdk_controller *controller);
 
 /* True once SPDK has given the controller up: then only a detach or a reset is possible. */
@@ -179,8 +183,9 @@ bool stn_spdk_controller_is_removed(struct stn_spdk_controller *controller);
 bool stn_spdk_controller_is_absent(struct stn_spdk_controller *controller);
 
 /*
- * Gives the controller up, as if its connection were lost: later calls (freeing queue pairs, detaching) send it no commands
- * and so cannot wait for an answer that never comes. For fabrics; reset or shut down a PCIe controller instead.
+ * Gives the controller up, as if its connection were lost: later calls (freeing queue pairs, detaching) send it no
+ * commands and so cannot wait for an answer that never comes. For fabrics; reset or shut down a PCIe controller
+ * instead.
  */
 void stn_spdk_controller_fail(struct stn_spdk_controller *controller);
 
@@ -240,19 +245,21 @@ int stn_spdk_qpair_free(struct stn_spdk_qpair *qpair);
  */
 int stn_spdk_qpair_reconnect(struct stn_spdk_qpair *qpair);
 
-/* False once the transport is known to be lost, or the controller failed. An idle queue pair must be polled to notice. */
+/*
+ * False once the transport is known to be lost, or the controller failed. An idle queue pair must be polled to notice.
+ */
 bool stn_spdk_qpair_is_connected(struct stn_spdk_qpair *qpair);
 
 /*
- * Completes up to `max` requests (0: all that are ready), each by calling its `complete`. Returns how many, or a negative
- * errno when the queue pair is not usable (-ENXIO). Requests on a queue pair that was lost stay outstanding until
- * stn_spdk_qpair_reconnect or stn_spdk_qpair_free completes it.
+ * Completes up to `max` requests (0: all that are ready), each by calling its `complete`. Returns how many, or a
+ * negative errno when the queue pair is not usable (-ENXIO). Requests on a queue pair that was lost stay outstanding
+ * until stn_spdk_qpair_reconnect or stn_spdk_qpair_free completes them.
  */
 int stn_spdk_qpair_process_completions(struct stn_spdk_qpair *qpair, uint32_t max);
 
 /*
- * NVMe status code type, status code and Do Not Retry. 0/0 is success. The request is idle again when this runs, so it may
- * be submitted again from here.
+ * NVMe status code type, status code and Do Not Retry. 0/0 is success. The request is idle again when this runs, so it
+ * may be submitted again from here.
  */
 typedef void (*stn_spdk_complete_fn)(void *context, uint16_t sct, uint16_t sc, bool dnr);
 
@@ -260,10 +267,10 @@ typedef void (*stn_spdk_complete_fn)(void *context, uint16_t sct, uint16_t sc, b
  * One command. The caller owns the storage, zeroes it once, sets `complete` and `context`, and keeps it where it is
  * from a successful submission until `complete` has been called.
  *
- * `state` makes completion exactly-once. Before v21.10 SPDK returned an error for an untranslatable PCIe buffer and also ran
- * the callback, and released its request object twice. The shim therefore (1) checks every buffer
- * before SPDK sees it, so that this path is not taken, (2) drops a callback that runs inside a submission that then returns
- * an error, (3) defers one that runs inside a successful submission to the next poll, and (4) ignores a callback for a
+ * `state` makes completion exactly-once. Before v21.10 SPDK returned an error for an untranslatable PCIe buffer and
+ * also ran the callback, and released its request object twice. The shim therefore (1) checks every buffer before SPDK
+ * sees it, so that this path is not taken, (2) drops a callback that runs inside a submission that then returns an
+ * error, (3) defers one that runs inside a successful submission to the next poll, and (4) ignores a callback for a
  * request that is not outstanding.
  */
 struct stn_spdk_request {
@@ -282,10 +289,10 @@ struct stn_spdk_request {
 
 /*
  * Submit a command; `lba` and `count` in logical blocks. The device owns the buffer until `complete`.
- * -ENOMEM: io_queue_requests are in use, poll and try again. -ENXIO: queue pair or controller lost. -EBUSY: the request is
- * outstanding already. -EINVAL: count 0 or an unknown flag, a buffer that is not 4-byte aligned, or a command that could never
- * fit. -EFAULT: the transport moves data by DMA and part of the buffer is not registered memory.
- * 0 means accepted, not "at the drive": SPDK queues what does not fit into the hardware queue.
+ * -ENOMEM: io_queue_requests are in use, poll and try again. -ENXIO: queue pair or controller lost. -EBUSY: the request
+ * is outstanding already. -EINVAL: count 0 or an unknown flag, a buffer that is not 4-byte aligned, or a command that
+ * could never fit. -EFAULT: the transport moves data by DMA and part of the buffer is not registered memory. 0 means
+ * accepted, not "at the drive": SPDK queues what does not fit into the hardware queue.
  */
 int stn_spdk_write(struct stn_spdk_qpair *qpair, struct stn_spdk_namespace *namespace_,
                    struct stn_spdk_request *request, const void *buffer, uint64_t lba, uint32_t count, uint32_t flags);
@@ -297,28 +304,29 @@ int stn_spdk_flush(struct stn_spdk_qpair *qpair, struct stn_spdk_namespace *name
                    struct stn_spdk_request *request);
 
 /*
- * Asks the controller to abort `target`, outstanding on `qpair`; call on the queue pair's thread. `request` completes through
- * stn_spdk_controller_process_admin and shows only that the controller has answered: `target`'s own completion shows whether
- * and how it ended. -ENOENT: `target` is not at the controller. Otherwise errors as above.
+ * Asks the controller to abort `target`, outstanding on `qpair`; call on the queue pair's thread. `request` completes
+ * through stn_spdk_controller_process_admin and shows only that the controller has answered: `target`'s own completion
+ * shows whether and how it ended. -ENOENT: `target` is not at the controller. Otherwise errors as above.
  */
 int stn_spdk_abort(struct stn_spdk_qpair *qpair, struct stn_spdk_request *target, struct stn_spdk_request *request);
 
 /* ---- error injection, for tests ---- */
 
 /*
- * The next `count` commands with this opcode complete with sct/sc. do_not_submit: they never reach the controller and complete
- * after `hold_us`. One rule per opcode; qpair NULL: the admin queue.
+ * The next `count` commands with this opcode complete with sct/sc. do_not_submit: they never reach the controller and
+ * complete after `hold_us`. One rule per opcode; qpair NULL: the admin queue.
  */
 int stn_spdk_inject_error(struct stn_spdk_controller *controller, struct stn_spdk_qpair *qpair, uint8_t opcode,
                           bool do_not_submit, uint64_t hold_us, uint32_t count, uint8_t sct, uint8_t sc);
-void stn_spdk_remove_injected_error(struct stn_spdk_controller *controller, struct stn_spdk_qpair *qpair, uint8_t opcode);
+void stn_spdk_remove_injected_error(struct stn_spdk_controller *controller, struct stn_spdk_qpair *qpair,
+                                    uint8_t opcode);
 
 /* ---- memory ---- */
 
 /*
- * Registers memory for DMA: start and length multiples of 2 MiB (4 KiB from SPDK v25.09), every page touched before. Checks that
- * each page got a translation, since SPDK from v25.09 on reports success when it has none: then nothing stays registered and
- * -EFAULT is returned. -EBUSY: overlaps registered memory.
+ * Registers memory for DMA: start and length multiples of 2 MiB (4 KiB from SPDK v25.09), every page touched before.
+ * Checks that each page got a translation, since SPDK from v25.09 on reports success when it has none: then nothing
+ * stays registered and -EFAULT is returned. -EBUSY: overlaps registered memory.
  */
 int stn_spdk_mem_register(void *start, size_t length);
 

@@ -7,7 +7,10 @@ _Static_assert(sizeof(struct spdk_nvme_cpl) == 16, "completion entry");
 _Static_assert(SPDK_NVME_IO_FLAGS_FORCE_UNIT_ACCESS == 1u << 30, "FUA is bit 30 of dword 12");
 _Static_assert(sizeof(struct stn_spdk_request) == 40, "shim.h's request");
 
-/* A request goes IDLE, SUBMITTING, OUTSTANDING, IDLE. If it completes inside its submission, it takes the other two states. */
+/*
+ * A request goes IDLE, SUBMITTING, OUTSTANDING, IDLE. If it completes inside its submission, it takes the other two
+ * states.
+ */
 enum request_state { IDLE, SUBMITTING, COMPLETED_WHILE_SUBMITTING, OUTSTANDING, DEFERRED };
 
 struct stn_spdk_qpair *stn_spdk_qpair_alloc(struct stn_spdk_controller *controller,
@@ -100,7 +103,10 @@ int stn_spdk_qpair_free(struct stn_spdk_qpair *qpair)
 
 int stn_spdk_qpair_reconnect(struct stn_spdk_qpair *qpair)
 {
-    /* A controller reset only marks a fabric's queue pair; the poll on its own thread disconnects it and aborts its requests. */
+    /*
+     * A controller reset only marks a fabric's queue pair; the poll on its own thread disconnects it and aborts its
+     * requests.
+     */
     if (spdk_nvme_qpair_get_failure_reason(qpair->spdk) != SPDK_NVME_QPAIR_FAILURE_NONE) {
         complete_deferred(qpair);
         (void)spdk_nvme_qpair_process_completions(qpair->spdk, 0);
@@ -267,7 +273,8 @@ int stn_spdk_inject_error(struct stn_spdk_controller *controller, struct stn_spd
                                                    do_not_submit, hold_us, count, sct, sc);
 }
 
-void stn_spdk_remove_injected_error(struct stn_spdk_controller *controller, struct stn_spdk_qpair *qpair, uint8_t opcode)
+void stn_spdk_remove_injected_error(struct stn_spdk_controller *controller, struct stn_spdk_qpair *qpair,
+                                    uint8_t opcode)
 {
     spdk_nvme_qpair_remove_cmd_error_injection(controller->spdk, qpair != NULL ? qpair->spdk : NULL, opcode);
 }

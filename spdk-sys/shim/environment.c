@@ -38,9 +38,9 @@ static void first_allowed_core(char *text, size_t size)
 }
 
 /*
- * Before v22.05 SPDK announces itself on standard output, which belongs to the program: send that to stderr, or discard it.
- * Its output on stderr goes to the log, if there is one.
- * Only C's stdio is redirected, during the call; the file descriptors do not change.
+ * Before v22.05 SPDK announces itself on standard output, which belongs to the program: send that to stderr, or discard
+ * it. Its output on stderr goes to the log, if there is one. Only C's stdio is redirected, during the call; the file
+ * descriptors do not change.
  */
 static int env_init_off_stdout(const struct spdk_env_opts *opts, bool quiet)
 {

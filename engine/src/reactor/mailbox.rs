@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The mailbox of one of the engine's threads: rare messages that may allocate, block and be answered.
+//! The mailbox of one of the engine's threads: rare messages that may allocate, block and be
+//! answered.
 //!
 //! - [`Mailbox::send`] does not wait for an answer, [`Mailbox::ask`] does. Neither waits for room.
 //! - The thread looks at one flag in each of its turns; only a message costs it a lock.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The shim against a real controller over NVMe/TCP: written data is read back, and every request completes exactly once.
+//! The shim against a real controller over NVMe/TCP: written data is read back, and every request
+//! completes exactly once.
 //!
 //! Starts its own targets, and is skipped, with a message, where that is not possible. Only a drive
 //! with the serial number of such a target is accepted. SPDK initialises once per process, so this
