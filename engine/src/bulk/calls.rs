@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whole segments in one call of the pool.
 
+use std::slice;
+
 use crate::bulk::save::Saved;
 use crate::bulk::session::{BulkOptions, BulkSession};
 use crate::error::Error;
@@ -78,7 +80,7 @@ impl Pool {
         self.bulk_session(&BulkOptions::for_bytes(end - offset_bytes))?.restore(
             name,
             participant,
-            &[offset_bytes..end],
+            slice::from_ref(&(offset_bytes..end)),
             &[],
             &mut consume,
             &mut |_| Ok(()),

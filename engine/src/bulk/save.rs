@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A save: bytes go to the drives piece by piece, then the checkpoint is committed.
 
+use std::slice;
 use std::time::{Duration, Instant};
 
 use crate::bulk::pieces::Piece;
@@ -100,8 +101,8 @@ impl BulkSession<'_> {
         fill: Fill<'_, E>,
         progress: Progress<'_, E>,
     ) -> Result<Saved, E> {
-        let whole = [0..spec.len_bytes];
-        let mut pieces = self.pieces(&whole, lent, self.pool.info().chunk_bytes);
+        let segment = 0..spec.len_bytes;
+        let mut pieces = self.pieces(slice::from_ref(&segment), lent, self.pool.info().chunk_bytes);
         let mut free: Vec<usize> = (0..self.buffers.len()).collect();
         let (mut direct_entries, mut done) = (0, 0);
         let mut out = [CompleteEntry::default(); 16];
