@@ -317,7 +317,7 @@ fn save_with_engine(place: &Place, name: &str, participants: &[&[&str]]) {
             checkpoint: handle,
             buffer: buffer.key(),
             buffer_offset_bytes: 0,
-            len_bytes: len_bytes,
+            len_bytes,
             segment_offset_bytes: 0,
         };
         let entries = [SubmitEntry::write(transfer, 1), SubmitEntry::commit(handle, 2)];

@@ -11,7 +11,6 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use stanchion_engine::Shard;
 use stanchion_engine::{BulkOptions, CheckpointSpec, Lent};
 
 use super::error::{CallError, of_bulk, of_memory};
@@ -19,7 +18,7 @@ use super::ffi::{self, Sized32, call64};
 use super::memory::KnownRegions;
 use super::name::checkpoint_name;
 use super::pool::OpenPool;
-use super::shard::{self, stn_save_shard};
+use super::shard::{self, ShardInMemory, stn_save_shard};
 
 /// See `stanchion.h`.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +111,7 @@ impl Run {
 }
 
 /// The shards' memory; shards that follow each other there too are one run.
-fn join(shards: &[(Shard, Option<NonNull<u8>>)]) -> Vec<Run> {
+fn join(shards: &[ShardInMemory]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (shard, address) in shards {
         let Some(address) = *address else { continue };
@@ -162,9 +161,11 @@ unsafe fn copy(runs: &[Run], into: &mut [u8], offset_bytes: u64) {
 
 #[cfg(test)]
 mod tests {
+    use stanchion_engine::Shard;
+
     use super::*;
 
-    fn shard(offset_bytes: u64, bytes: &[u8]) -> (Shard, Option<NonNull<u8>>) {
+    fn shard(offset_bytes: u64, bytes: &[u8]) -> ShardInMemory {
         let len_bytes = bytes.len() as u64;
         let (name, dtype, shape) = (String::new(), String::new(), Vec::new());
         let address = (!bytes.is_empty()).then_some(NonNull::from(bytes).cast());

@@ -160,8 +160,10 @@ pub(crate) unsafe fn declared(
     unsafe { elements(shards, count, size)?.iter().map(|declared| shard(declared)).collect() }
 }
 
-/// The shards that `stn_save` is given, one after the other in the segment, and where the bytes of
-/// each are; `None` where there are none.
+/// A shard and where its bytes are; `None` for one without bytes.
+pub(crate) type ShardInMemory = (Shard, Option<NonNull<u8>>);
+
+/// The shards that `stn_save` is given, one after the other in the segment.
 ///
 /// # Safety
 /// As [`declared`].
@@ -169,7 +171,7 @@ pub(crate) unsafe fn in_memory(
     shards: *const stn_save_shard,
     count: u32,
     size: u32,
-) -> Result<Vec<(Shard, Option<NonNull<u8>>)>, CallError> {
+) -> Result<Vec<ShardInMemory>, CallError> {
     // SAFETY: the caller's promise.
     let given = unsafe { elements(shards, count, size)? };
     let mut offset_bytes: u64 = 0;

@@ -92,7 +92,10 @@ pub(super) fn chunks_of(
 mod tests {
     use super::*;
 
-    fn cut(ranges: &[Range<u64>], direct: &[Direct]) -> Vec<(u64, u64, Option<(u32, u64)>)> {
+    /// Start and end in the segment, and the buffer of one that moves without a copy.
+    type Cut = (u64, u64, Option<(u32, u64)>);
+
+    fn cut(ranges: &[Range<u64>], direct: &[Direct]) -> Vec<Cut> {
         let mut pieces = Pieces::new(ranges, direct, 8, 16);
         let mut cut = Vec::new();
         while let Some(piece) = pieces.peek() {

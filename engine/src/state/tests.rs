@@ -78,7 +78,7 @@ fn save(state: &mut State, step: u64, len_bytes: u64) -> Vec<Copies> {
     let number = begin(state, &spec(step, 1, 0, len_bytes));
     let locations = state.copies_of(number, 0).unwrap().to_vec();
     assert_eq!(state.set_whole(number, 0), Readiness::Ready);
-    let planned = Plan::of_checkpoints(&state, &[number], &no_sums, 0).unwrap();
+    let planned = Plan::of_checkpoints(state, &[number], &no_sums, 0).unwrap();
     state.adopt(planned.change);
     locations
 }
@@ -133,7 +133,7 @@ fn what_two_checkpoints_name_is_free_when_neither_does() {
     let mut state = State::new(label.clone(), root(&label, 1), None, Generation(1), both);
     let free = state.free_slots()[0];
     let next = |state: &mut State| {
-        let planned = Plan::empty(&state, None, 0).unwrap();
+        let planned = Plan::empty(state, None, 0).unwrap();
         state.adopt(planned.change);
         state.free_slots()[0] - free
     };
