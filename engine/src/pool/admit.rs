@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Taking a drive into a pool in the place of one that it lost.
+//! Admitting a drive to a pool in place of a drive that it lost.
 //!
-//! The drive gets the place, the number and the slots of the lost one, so that no checkpoint's
-//! metadata changes. It is rebuilding from then on: it takes every write, and a verification that
-//! repairs fills in what was written before. A crash at any moment leaves a pool that opens without
-//! the drive, or with it as rebuilding.
+//! The drive gets the place, the number and the slots of the lost drive, so no checkpoint's
+//! metadata changes. From then on it is rebuilding: it takes every write, and a verification with
+//! repair writes the older data. A crash at any moment leaves a pool that opens without the drive,
+//! or with the drive rebuilding.
 
 use crate::address::DriveAddress;
 use crate::commit;
@@ -26,25 +26,25 @@ use crate::recover::membership::Membership;
 use crate::recover::opening::{Identified, identify};
 use crate::units::DriveIndex;
 
-/// A drive that was taken in.
+/// A drive that was admitted.
 #[derive(Clone, Debug)]
 pub struct Admission {
     /// Its serial.
     pub serial: String,
-    /// The serial of the drive whose place it has.
+    /// The serial of the drive that it replaces.
     pub replaced_serial: String,
-    /// It is that very drive: what it held counts once it has been verified.
+    /// It is the same drive again: its old contents count once they have been verified.
     pub returning: bool,
 }
 
-/// Takes `replacement` into the pool that consists of the other drives. The pool must not be open.
-/// When this returns the pool can be opened with the drive; [`crate::Pool::verify`] with `repair`
-/// then fills it.
+/// Admits `replacement` to the pool of the other drives. The pool must not be open. When this
+/// returns the pool can be opened with the drive; [`crate::Pool::verify`] with `repair` then fills
+/// it.
 ///
 /// # Errors
-/// [`Error::Usage`] when the pool lacks no drive, or the drive is too small; [`Error::Refused`]
-/// when the drive may hold data that `force` would have to destroy; whatever opening the pool fails
-/// with.
+/// [`Error::Usage`] when no drive of the pool is missing, or the drive is too small;
+/// [`Error::Refused`] when the drive may hold data that `force` would destroy; every error of
+/// opening the pool.
 pub fn admit(
     options: &PoolOptions,
     replacement: &DriveAddress,
@@ -63,8 +63,8 @@ pub fn admit(
     admit_checked(devices, newcomer, in_use, force)
 }
 
-/// The same with devices that are open already, under the same rules apart from what only the
-/// kernel knows of them.
+/// The same with devices that are already open. The same rules apart from what only the kernel
+/// knows.
 ///
 /// # Errors
 /// As [`admit`].
@@ -122,7 +122,7 @@ fn admit_checked(
     Ok(Admission { serial, replaced_serial, returning: vacancy.returning })
 }
 
-/// The place that a drive gets.
+/// The place that the drive gets.
 struct Vacancy {
     place: DriveIndex,
     returning: bool,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The context of one open pool: what its keeper and its sessions work with together.
+//! The context of one open pool: what its keeper and its sessions share.
 //!
-//! - The state's lock is held to plan and to take over, never during I/O.
-//! - A checkpoint that is open for restore is not removed, a region that a session has registered
-//!   is known to every drive, and a segment that is being saved is there when it is committed.
+//! - The state's lock is held to plan and to adopt, never during I/O.
+//! - A checkpoint that is open for restore is not removed.
+//! - A region that a session has registered is known to every drive.
+//! - A segment that is being saved is still there when it is committed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +37,7 @@ pub(crate) struct PoolContext {
     saving: Mutex<HashMap<(u64, u32), Arc<Segment>>>,
     /// How often each checkpoint is open for restore.
     reading: Mutex<HashMap<CheckpointName, usize>>,
-    /// Sessions made so far: they go round the reactors.
+    /// Sessions made so far: they are spread round-robin over the reactors.
     sessions: AtomicUsize,
     /// By region: how many registrations of sessions it has.
     registered: Mutex<HashMap<u64, usize>>,
@@ -69,7 +70,7 @@ impl PoolContext {
         }
     }
 
-    /// The state. To be held only for as long as the expression that asks for it.
+    /// The state. Hold the guard only for one expression.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,13 +104,13 @@ impl PoolContext {
     }
 
     /// Counts one more registration of a region; the first one runs `register`. Several sessions
-    /// may register one region, and the drives know it until the last of them takes it back.
+    /// may register one region: the drives know it until the last of them unregisters it.
     pub(crate) fn add_registration(
         &self,
         region: u64,
         register: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        // Held while the reactors answer, so that a region is not taken from them meanwhile.
+        // Held while the reactors answer, so that no other thread unregisters the region meanwhile.
         let mut registered = self.registered_map();
         if !registered.contains_key(&region) {
             register()?;
@@ -165,7 +166,7 @@ impl PoolContext {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether every drive that takes part takes a new checkpoint.
+    /// Fails when a drive that takes part cannot take a new checkpoint.
     pub(crate) fn check_drives(&self) -> Result<(), Error> {
         self.poison_if_foreign();
         self.state().check_poison()?;
@@ -183,7 +184,8 @@ impl PoolContext {
         Ok(())
     }
 
-    /// Poisons the pool when a drive of it belongs to another host: nothing is committed then.
+    /// Poisons the pool when another host has reserved one of its drives: nothing is committed
+    /// then.
     pub(crate) fn poison_if_foreign(&self) {
         for (info, condition) in self.info.iter().zip(self.queues.conditions.conditions()) {
             if let Condition::Foreign(status) = condition {

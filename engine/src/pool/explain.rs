@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a completion's code to an error that a person can act on.
+//! Turns a completion's code into an error that a person can act on.
 
 use crate::error::{Damage, Error, IoError};
 use crate::format::SegmentTable;
@@ -8,7 +8,7 @@ use crate::pool::handle::Pool;
 use crate::ring::{CompleteEntry, codes};
 
 impl Pool {
-    /// The error behind a failed read or write of a segment: what is hurt, on which drive.
+    /// The error behind a failed read or write of a segment: what failed, on which drive.
     pub fn explain(
         &self,
         name: &CheckpointName,
@@ -26,8 +26,8 @@ impl Pool {
     }
 }
 
-/// Turns a failed completion into an error that names the drive, the shard and the place. `copy`
-/// says which copy of the chunk it was about.
+/// Turns a failed completion into an error that names the drive, the shard and the place. `copy` is
+/// the copy of the chunk that failed.
 pub(super) fn explain(
     pool: &Pool,
     name: &CheckpointName,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Making a pool of drives, and looking at what a drive holds before that. In which order a pool is
-//! written is in [`crate::commit::make_pool`].
+//! Making a pool of drives, after checking what each drive holds. The order of the writes is in
+//! [`crate::commit::make_pool`].
 
 use uuid::Uuid;
 
@@ -29,18 +29,18 @@ use crate::units::DriveIndex;
 pub enum Content {
     /// A file that does not exist yet.
     Absent,
-    /// Nothing: it may be formatted.
+    /// Nothing: it can be formatted.
     Blank,
-    /// A pool of ours.
+    /// A Stanchion pool.
     Pool {
         /// Its identity.
         pool: Uuid,
-        /// Drives that it consists of.
+        /// Drives in it.
         drives: usize,
         /// Checkpoints in it; `None` when that cannot be read.
         checkpoints: Option<usize>,
     },
-    /// Somebody's data; what it looks like.
+    /// Other data; what it looks like.
     Foreign(String),
 }
 
@@ -53,7 +53,7 @@ pub struct Survey {
     pub info: Option<DriveInfo>,
     /// What it holds.
     pub content: Content,
-    /// Who uses it.
+    /// What uses it.
     pub in_use: Findings,
 }
 
@@ -67,11 +67,12 @@ impl Survey {
         Survey { address: info.address.clone(), info: Some(info.clone()), content, in_use }
     }
 
-    /// Whether it may be formatted. [`format()`] asks the same again, of what is there by then.
+    /// Whether it can be formatted. [`format()`] checks again, because the drive may change until
+    /// then.
     ///
     /// # Errors
-    /// [`Error::Busy`] for a drive that a live process has; [`Error::Refused`] with the reason, and
-    /// with what overrides it if anything does.
+    /// [`Error::Busy`] for a drive that a running process has open; [`Error::Refused`] with the
+    /// reason, and with the option that overrides it, if there is one.
     pub fn check(&self, force: bool) -> Result<(), Error> {
         let (address, serial) = (self.address.clone(), self.serial().to_owned());
         if let Some(locked) = self.in_use.0.iter().find(|finding| finding.what == "locked") {
@@ -120,11 +121,11 @@ pub struct FormatOptions {
     pub drives: Vec<DriveAddress>,
     /// The unit of striping, a power of two; by default 1 MiB, or less where a drive takes less.
     pub chunk_bytes: Option<u64>,
-    /// On how many drives each chunk lies.
+    /// Copies of each chunk, each on another drive.
     pub redundancy: Redundancy,
     /// The size of files that do not exist; without it a file must exist.
     pub create_bytes: Option<u64>,
-    /// Destroy a pool with checkpoints or somebody's data. What is in use is refused all the same.
+    /// Destroy a pool with checkpoints, or other data. A drive in use is refused all the same.
     pub force: bool,
 }
 
@@ -141,7 +142,7 @@ impl FormatOptions {
     }
 }
 
-/// What was made.
+/// The new pool.
 #[derive(Clone, Debug)]
 pub struct FormatReport {
     /// The pool.
@@ -150,16 +151,16 @@ pub struct FormatReport {
     pub chunk_bytes: u64,
     /// Bytes of checkpoint data that it can hold.
     pub capacity_bytes: u64,
-    /// On how many drives each chunk lies.
+    /// Copies of each chunk, each on another drive.
     pub redundancy: Redundancy,
     /// Its drives.
     pub drives: Vec<DriveEntry>,
 }
 
-/// Looks at drives and changes nothing.
+/// Checks drives and changes nothing.
 ///
 /// # Errors
-/// When a drive cannot be opened or read; an absent file is no error.
+/// When a drive cannot be opened or read; an absent file is not an error.
 pub fn survey(drives: &[DriveAddress]) -> Result<Vec<Survey>, Error> {
     drives.iter().map(survey_one).collect()
 }
@@ -206,7 +207,7 @@ pub(super) fn read_content(drives: &mut dyn Drives, index: usize) -> Result<Cont
     }
 }
 
-/// Each drive has the whole catalogue, so one drive of a pool tells what the pool holds.
+/// Each drive has the whole catalogue, so one drive is enough to count the checkpoints.
 fn count_checkpoints(drives: &mut dyn Drives, index: usize, label: &Label) -> Option<usize> {
     let entry = label.drive().clone();
     let entry = DriveEntry { state: DriveState::Member, ..entry };
@@ -251,11 +252,11 @@ fn read_bytes(
     Ok(bytes)
 }
 
-/// Makes a pool. Nothing is written before every drive was looked at.
+/// Makes a pool. Checks every drive before it writes to any.
 ///
 /// # Errors
 /// [`Error::Refused`] for a drive that is in use or may hold data, [`Error::Busy`] for one that a
-/// live process has, [`Error::Usage`] for drives that are too small.
+/// running process has open, [`Error::Usage`] for drives that are too small.
 pub fn format(options: &FormatOptions) -> Result<FormatReport, Error> {
     let mut created = Created(Vec::new());
     for address in &options.drives {
@@ -276,20 +277,20 @@ pub fn format(options: &FormatOptions) -> Result<FormatReport, Error> {
     Ok(report)
 }
 
-/// Files that were made for a pool that is not made yet.
+/// Files that were created for a pool that is not made yet.
 struct Created(Vec<std::path::PathBuf>);
 
 impl Drop for Created {
     fn drop(&mut self) {
         for path in &self.0 {
-            // Nothing better can be done about a file that cannot be removed.
+            // A file that cannot be removed stays: there is nothing more to do.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Makes a pool of devices that are open already, under the same rules apart from what only the
-/// kernel knows of them. `options.drives` and `options.create_bytes` are not looked at.
+/// Makes a pool of devices that are already open. The same rules apart from what only the kernel
+/// knows. `options.drives` and `options.create_bytes` are ignored.
 ///
 /// # Errors
 /// As [`format()`].

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pool as callers hold it: what it says of itself and its checkpoints, and sessions made from
-//! it.
+//! The handle of an open pool: information about the pool and its checkpoints, and its sessions.
 //!
-//! It keeps no state of its own: everything is in the context that it shares with its sessions, and
-//! what needs the drives runs on the keeper's thread.
+//! It keeps no state of its own: everything is in the context that it shares with its sessions.
+//! Work on the drives' metadata runs on the keeper's thread.
 
 use std::sync::Arc;
 
@@ -26,8 +25,8 @@ use crate::units::Generation;
 
 /// An open pool. Shared by reference between threads; sessions are made from it.
 ///
-/// Its sessions keep the pool open. When it and the last of them are dropped, the reactors end
-/// after everything under way has ended, the drives are given back and the pool's lock is let go.
+/// Its sessions keep the pool open. When the pool and its last session are dropped, the reactors
+/// finish everything in flight and end, the drives are closed and the pool's lock is released.
 pub struct Pool {
     pub(super) open: Arc<OpenPool>,
     notices: Vec<Notice>,
@@ -36,18 +35,18 @@ pub struct Pool {
 impl Pool {
     /// Opens the pool on these drives.
     ///
-    /// For writing this commits an empty generation, which rolls forward a commit that had reached
-    /// only some drives. For reading only nothing is written.
+    /// Opening for writing commits an empty generation. That rolls forward a commit that had
+    /// reached only some drives. Opening for reading writes nothing.
     ///
     /// # Errors
-    /// Each refusal has its own: see [`Error`].
+    /// Each refusal has its own variant: see [`Error`].
     pub fn open(options: &PoolOptions) -> Result<Pool, Error> {
         let (open, notices) = open(options)?;
         Ok(Pool { open: Arc::new(open), notices })
     }
 
-    /// Opens the pool on devices that the caller has opened: simulated ones, say. `options.drives`
-    /// is not looked at; with [`PoolMode::ReadWrite`] the devices must be writable.
+    /// Opens the pool on devices that the caller has opened, for example simulated ones.
+    /// `options.drives` is ignored; with [`PoolMode::ReadWrite`] the devices must be writable.
     ///
     /// # Errors
     /// As [`Pool::open`].
@@ -57,12 +56,12 @@ impl Pool {
         Ok(Pool { open: Arc::new(open), notices })
     }
 
-    /// What opening it had to deal with.
+    /// Conditions that opening the pool found and handled.
     pub fn notices(&self) -> &[Notice] {
         &self.notices
     }
 
-    /// Facts about the pool now.
+    /// The pool's state now.
     pub fn info(&self) -> PoolInfo {
         let state = self.open.context.state();
         let label = state.label();
@@ -112,7 +111,7 @@ impl Pool {
         Ok(describe(&committed, self.open.context.state().label()))
     }
 
-    /// What one checkpoint consists of.
+    /// The segments of one checkpoint.
     ///
     /// # Errors
     /// [`Error::NoSuchCheckpoint`], or [`Error::Damaged`] when no drive has sound metadata of it.
@@ -126,8 +125,8 @@ impl Pool {
         Ok(segments)
     }
 
-    /// Removes a checkpoint. When this returns it is durably gone; its space is used again from the
-    /// next generation on.
+    /// Removes a checkpoint. When this returns the removal is durable; the next generation makes
+    /// the space free.
     ///
     /// # Errors
     /// [`Error::NoSuchCheckpoint`]; [`Error::Busy`] while a session of this process restores it;
@@ -141,7 +140,7 @@ impl Pool {
     /// A session for one trainer thread.
     ///
     /// # Errors
-    /// When its memory cannot be had.
+    /// When its memory cannot be allocated.
     pub fn session(&self, options: &SessionOptions) -> Result<Session, Error> {
         Session::new(&self.open, options)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a pool tells about itself and its checkpoints.
+//! Information about a pool and its checkpoints.
 
 use uuid::Uuid;
 
@@ -26,10 +26,10 @@ pub struct PoolInfo {
     pub max_checkpoints: usize,
     /// Bytes of checkpoint data that its drives can hold together.
     pub capacity_bytes: u64,
-    /// On how many drives each chunk lies.
+    /// Copies of each chunk, each on another drive.
     pub redundancy: Redundancy,
-    /// Bytes that new checkpoints may take, in whole chunks; `None` where it was not counted,
-    /// because the pool was opened for reading only.
+    /// Bytes that new checkpoints may take, in whole chunks; `None` when the pool is open for
+    /// reading only, where free space is not counted.
     pub free_bytes: Option<u64>,
     /// In the order of the drive table.
     pub drives: Vec<PoolDrive>,
@@ -46,7 +46,7 @@ pub struct PoolDrive {
     pub address: String,
     /// Its model.
     pub model: String,
-    /// Who drives it.
+    /// The name of its back end.
     pub back_end: &'static str,
     /// Its capacity when it was formatted.
     pub capacity_bytes: u64,
@@ -65,15 +65,15 @@ pub struct CheckpointInfo {
     pub name: CheckpointName,
     /// Bytes of all its segments.
     pub bytes: u64,
-    /// Writers that it had.
+    /// Its number of participants.
     pub participants: u32,
     /// When it was committed, nanoseconds since 1970.
     pub committed_unix_ns: u64,
     /// The generation that made it visible.
     pub generation: Generation,
-    /// Why it cannot be restored, if opening the pool for writing found that out.
+    /// Why it cannot be restored, if opening the pool for writing detected that.
     pub damage: Option<Damage>,
-    /// Whether its data is all there, by which drives are.
+    /// Whether its data is complete on the drives that are present.
     pub health: Availability,
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The keeper: the thread that commits. It owns the committer, and the way to the drives' metadata.
+//! The keeper: the thread that commits. It owns the committer and the metadata access to the
+//! drives.
 //!
-//! What is done, and in which order, is the committer's ([`crate::commit`]). The keeper brings it
-//! what participants and callers want, one after the other, the drives and the time, and answers
-//! them with what came of it.
+//! The committer decides what is done and in which order ([`crate::commit`]). The keeper passes it
+//! the requests of participants and callers, one after the other, and sends back the results.
 //!
-//! It sleeps until it is woken. Waking it costs a reactor one system call for each commit, but
-//! none while chunks flow; looking for commits every now and then would cost a core far more.
+//! It sleeps until it is woken. A wake-up costs a reactor one system call for each commit, and none
+//! while chunks flow. Polling for commits would cost a core far more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,10 +25,9 @@ use crate::units::Generation;
 
 /// Work for the keeper's thread.
 pub(crate) enum Call {
-    /// Something to do with the drives in hand.
+    /// Work that needs the drives.
     Run(Box<dyn FnOnce(&mut Keeper) + Send>),
-    /// A checkpoint was begun. There is nothing to do; the caller learns whether the keeper
-    /// is there to commit it.
+    /// A checkpoint was begun. There is nothing to do; the caller only checks that the keeper runs.
     Nudge,
     /// End.
     Stop,
@@ -39,7 +38,7 @@ pub(crate) struct Keeper {
     context: Arc<PoolContext>,
     committer: Committer<Arc<PoolContext>>,
     drives: DirectDrives,
-    /// By open checkpoint: participants that wait for the others.
+    /// By open checkpoint: participants that wait for the other participants.
     waiting: HashMap<u64, Vec<Reply>>,
 }
 
@@ -49,12 +48,13 @@ impl Keeper {
         Keeper { context, committer, drives, waiting: HashMap::new() }
     }
 
-    /// The way to the drives.
+    /// The metadata access to the drives.
     pub(crate) fn drives(&mut self) -> &mut dyn Drives {
         &mut self.drives
     }
 
-    /// Runs until [`Call::Stop`]. A caller that has work for it unparks the parker of its drives.
+    /// Runs until [`Call::Stop`]. A caller that sends a call unparks the parker of the keeper's
+    /// drives.
     pub(crate) fn run(mut self, mailbox: &Mailbox<Call>) {
         let _open = mailbox.open_while_held();
         loop {
@@ -68,16 +68,16 @@ impl Keeper {
                 }
                 self.take_requests();
             }
-            // Work may have used up the token that something new left while it was being done. Only
-            // looks that find nothing, with no work between them, show that there is nothing.
+            // The wake-up of a new request may have been consumed during the work. Sleep only after
+            // a pass that found nothing and did no work.
             if !worked {
                 self.drives.park();
             }
         }
     }
 
-    /// Takes what participants said; commits together all checkpoints that became whole by it. Says
-    /// whether there was anything.
+    /// Takes the participants' requests, and commits together all checkpoints that are complete
+    /// now. Returns whether there was a request.
     fn take_requests(&mut self) -> bool {
         let mut found = false;
         while let Some(request) = self.context.queues.keeper.pop() {
@@ -141,19 +141,19 @@ impl Keeper {
         self.committer.remove(&mut self.drives, name, unix_ns())
     }
 
-    /// Makes what the last generation removed free.
+    /// Frees the space of what the last generation removed.
     pub(crate) fn reclaim(&mut self) -> Result<Generation, Error> {
         self.context.poison_if_foreign();
         self.committer.reclaim(&mut self.drives, unix_ns())
     }
 
-    /// Drives that were being rebuilt hold everything: the result is their serials.
+    /// Drives that were rebuilding hold everything: the result is their serials.
     pub(crate) fn finish_rebuilding(&mut self) -> Result<Vec<String>, Error> {
         self.committer.finish_rebuilding(&mut self.drives)
     }
 
-    /// An open checkpoint will not be committed, and those who wait for it get that answer. `ended`
-    /// is the participant that writes no more.
+    /// Aborts an open checkpoint, and answers the participants that wait for it. `ended` is the
+    /// participant that writes no more.
     pub(crate) fn give_up(&mut self, open: u64, ended: Option<u32>) {
         self.committer.give_up(open, ended);
         if let Some(participant) = ended {

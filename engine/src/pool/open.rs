@@ -22,7 +22,7 @@ use crate::recover::membership::Membership;
 use crate::recover::opening::{Identified, Opening, identify, recover_state};
 use crate::state::State;
 
-/// Opens the pool on the drives that the options name. The notices say what opening dealt with.
+/// Opens the pool on the drives that the options name. The notices are what opening handled.
 pub(super) fn open(options: &PoolOptions) -> Result<(OpenPool, Vec<Notice>), Error> {
     if options.drives.is_empty() {
         return Err(Error::Usage("no drive was named; name each drive of the pool".into()));
@@ -32,7 +32,7 @@ pub(super) fn open(options: &PoolOptions) -> Result<(OpenPool, Vec<Notice>), Err
     open_noting(devices, options, notices)
 }
 
-/// Opens the pool on devices that are open already.
+/// Opens the pool on devices that are already open.
 #[cfg(any(test, feature = "internals"))]
 pub(super) fn open_on(
     devices: Vec<Box<dyn Device>>,
@@ -78,7 +78,7 @@ fn start(
     plan.start(|queues| PoolContext::new(options.mode, session_pages, info, queues, state))
 }
 
-/// Opens every drive, each by the back end that its address names.
+/// Opens every drive, each by the back end that its address selects.
 pub(super) fn open_devices(
     drives: &[DriveAddress],
     mode: OpenMode,
@@ -87,8 +87,8 @@ pub(super) fn open_devices(
     drives.iter().map(|address| device::open(address, mode, queue_depth)).collect()
 }
 
-/// Opens the drives that the options name. Where the pool may be opened without some, one that is
-/// not there or does not answer is left out.
+/// Opens the drives that the options name. Where the pool may be opened without some drives, a
+/// drive that is absent or does not answer is left out.
 pub(super) fn open_usable(
     options: &PoolOptions,
     notices: &mut Vec<Notice>,
@@ -123,8 +123,8 @@ pub(super) fn metadata_pages(devices: &[Box<dyn Device>]) -> HugePages {
     if needed { HugePages::Required } else { HugePages::Off }
 }
 
-/// The devices in the order of the pool's drive table, with stand-ins for those that are not at
-/// hand.
+/// The devices in the order of the pool's drive table, with placeholders for those that are
+/// missing.
 pub(super) fn in_order(
     devices: Vec<Box<dyn Device>>,
     membership: &Membership,

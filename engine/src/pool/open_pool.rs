@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An open pool as the pool's handle and its sessions use it: its context, and the way to its
-//! keeper.
+//! An open pool as its handle and its sessions use it: its context, and access to its keeper.
 //!
-//! The pool and each of its sessions hold it. When the last of them is dropped, the threads end
-//! after everything under way, the drives are given back, and then the pool's lock is released.
+//! The pool and each of its sessions hold it. When the last of them is dropped, the threads finish
+//! everything in flight and end, the drives are closed, and then the pool's lock is released.
 
 use std::sync::Arc;
 
@@ -17,7 +16,8 @@ use crate::pool::threads::Threads;
 use crate::recover::metadata;
 use crate::state::Committed;
 
-/// An open pool. The fields drop in this order: the threads own the drives, and the lock goes last.
+/// An open pool. The fields drop in this order: the threads own the drives; the lock is released
+/// last.
 pub(crate) struct OpenPool {
     pub(crate) context: Arc<PoolContext>,
     threads: Threads,
@@ -36,13 +36,13 @@ impl OpenPool {
     ) -> Result<T, Error> {
         self.threads.keeper().ask(|answer| {
             Call::Run(Box::new(move |keeper| {
-                // The answer has no taker only when the asker's thread is gone.
+                // Sending the answer fails only when the asking thread has ended.
                 let _ = answer.send(work(keeper));
             }))
         })
     }
 
-    /// Sends the keeper a call; an error when there is no keeper any more.
+    /// Sends the keeper a call; an error when the keeper has ended.
     pub(crate) fn send_to_keeper(&self, call: Call) -> Result<(), Error> {
         self.threads.keeper().send(call)
     }

@@ -8,7 +8,7 @@ use crate::memory::HugePages;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PoolMode {
     /// List, restore, verify. Writes nothing; several processes may do it at once. Drives may be
-    /// missing: what needs them cannot be restored.
+    /// missing: data that needs them cannot be restored.
     ReadOnly,
     /// Everything. One process at a time.
     #[default]
@@ -20,16 +20,16 @@ pub enum PoolMode {
 pub struct PoolOptions {
     /// Every drive of the pool, in any order, under any address that reaches it.
     pub drives: Vec<DriveAddress>,
-    /// What for.
+    /// Reading only, or everything.
     pub mode: PoolMode,
-    /// Opens for writing although drives are missing. The pool's other drives remember that it was
-    /// written without them: a drive that comes back later is refused until it is taken in again.
+    /// Opens for writing although drives are missing. The labels of the other drives then record
+    /// that: a drive that comes back later is refused until it is admitted again.
     pub degraded: bool,
     /// Pages of session memory. SPDK drives always need huge ones.
     pub huge_pages: HugePages,
-    /// Reactor threads; by default one for each drive, but one core is left to others.
+    /// Reactor threads; by default one for each drive, but one core stays free.
     pub reactors: Option<usize>,
-    /// The cores to pin reactors to, in order; by default the last ones that the process may use.
+    /// The cores to pin reactors to, in order; by default the last cores that the process may use.
     pub cores: Option<Vec<usize>>,
     /// Commands in flight on each drive; by default what suits its back end.
     pub queue_depth: Option<u32>,

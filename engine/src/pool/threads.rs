@@ -27,7 +27,7 @@ use crate::reactor::queues::{CREDITS, KEEPER_CREDITS, Queues, Route};
 use crate::reactor::remote_drive::RemoteDrive;
 use crate::units::DriveIndex;
 
-/// Which drive goes to which reactor, and which reactor to which core.
+/// Which reactor serves each drive, and which core runs each reactor.
 pub(super) struct Plan {
     options: PoolOptions,
     devices: Vec<Box<dyn Device>>,
@@ -161,7 +161,7 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        // A thread that panicked has printed so on standard error; the others end all the same.
+        // A thread that panicked has printed that on standard error; join the others all the same.
         if let Some(keeper) = self.keeper.take() {
             let _ = self.keeper_mailbox.send(Call::Stop);
             let _ = keeper.join();

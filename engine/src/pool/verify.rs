@@ -16,11 +16,11 @@ use crate::recover::roots::{read_roots, repair_roots};
 
 impl Pool {
     /// Verifies one checkpoint, or all: every copy of its metadata and every copy of its data. With
-    /// `repair`, and when the pool is open for writing, bad copies are rewritten from sound ones.
-    /// If then everything is sound, drives that were being rebuilt are full members again.
+    /// `repair`, in a pool that is open for writing, bad copies are rewritten from sound ones. If
+    /// everything is sound then, rebuilding drives become full members again.
     ///
     /// # Errors
-    /// When verification itself cannot go on. Damage is no error: the report names it.
+    /// When verification itself cannot continue. Damage is not an error: the report names it.
     pub fn verify(
         &self,
         name: Option<&CheckpointName>,
@@ -103,7 +103,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Looks at the copy of every drive.
+    /// Checks the copy of every drive.
     fn check_object<T>(
         &self,
         drives: &mut dyn Drives,

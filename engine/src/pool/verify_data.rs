@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pass over the data: reads every copy of every chunk, and mends bad copies from sound ones.
+//! The pass over the data: reads every copy of every chunk, and repairs bad copies from sound ones.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::units::{Copies, Location};
 
 /// Chunks that are read at once.
 const CHUNKS_IN_FLIGHT: u64 = 32;
-/// A drive that does not answer is given up by its back end long before this.
+/// The back end gives up a drive that does not answer long before this.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// Called with the bytes of data that were checked so far.
+/// Called with the bytes of data checked so far.
 type Advance<'a> = &'a mut dyn FnMut(u64);
 
 /// The pass.
@@ -32,8 +32,8 @@ pub(super) struct DataPass<'a> {
     label: Label,
     repair: bool,
     report: &'a mut VerifyReport,
-    /// Copies that were rewritten, and are not durable yet.
-    mended: Vec<Damage>,
+    /// Copies that were rewritten and are not durable yet.
+    repaired: Vec<Damage>,
 }
 
 impl<'a> DataPass<'a> {
@@ -46,10 +46,10 @@ impl<'a> DataPass<'a> {
         let memory_bytes = label.layout.chunk_bytes() * CHUNKS_IN_FLIGHT;
         let mut session = pool.session(&SessionOptions { memory_bytes, ring_entries: 64 })?;
         let buffer = session.alloc(memory_bytes)?;
-        Ok(DataPass { pool, session, buffer, label, repair, report, mended: Vec::new() })
+        Ok(DataPass { pool, session, buffer, label, repair, report, repaired: Vec::new() })
     }
 
-    /// Checks, and mends if it may, every copy of one checkpoint's data.
+    /// Checks every copy of one checkpoint's data, and repairs bad ones if it may.
     pub(super) fn check(
         &mut self,
         name: &CheckpointName,
@@ -66,7 +66,7 @@ impl<'a> DataPass<'a> {
         for participant in 0..committed.entry.participants {
             let table = match self.pool.open.read_segment_table(&committed, participant) {
                 Ok(table) => table,
-                // The metadata pass has named it already.
+                // The metadata pass has already reported it.
                 Err(Error::Damaged(_)) => continue,
                 Err(error) => return Err(error),
             };
@@ -77,7 +77,7 @@ impl<'a> DataPass<'a> {
                     continue;
                 }
                 if self.repair && table.copies() > 1 {
-                    self.mend(&table, copy, bad)?;
+                    self.repair_chunk(&table, copy, bad)?;
                 } else {
                     self.report.damages.extend(bad.into_iter().map(|(_, damage)| damage));
                 }
@@ -90,7 +90,7 @@ impl<'a> DataPass<'a> {
         self.label.live().any(|drive| drive == location.drive)
     }
 
-    /// Chunks that lie on drives which take no part.
+    /// Chunks on drives that do not take part.
     fn lost_chunks(&self, name: &CheckpointName, table: &SegmentTable) -> Option<Damage> {
         let is_lost = |copies: &Copies| !copies.iter().any(|location| self.is_live(location));
         let mut lost = table.chunks.iter().map(|chunk| chunk.copies).filter(is_lost);
@@ -110,8 +110,8 @@ impl<'a> DataPass<'a> {
         })
     }
 
-    /// Reads one copy of each chunk, those on drives that take no part excepted. The result is the
-    /// chunks that are bad.
+    /// Reads one copy of each chunk, except on drives that do not take part. Returns the bad
+    /// chunks.
     fn check_copy(
         &mut self,
         name: &CheckpointName,
@@ -132,7 +132,7 @@ impl<'a> DataPass<'a> {
         let mut completions = [CompleteEntry::default(); CHUNKS_IN_FLIGHT as usize];
         while left > 0 {
             while let (Some(&chunk), Some(&place)) = (chunks.front(), places.front()) {
-                // The place comes back with the completion.
+                // The completion returns the place.
                 let read = SubmitEntry::read(self.transfer(table, handle, chunk, place), place);
                 if self.session.submit(&[read]) == 0 {
                     break;
@@ -164,9 +164,9 @@ impl<'a> DataPass<'a> {
         Ok(bad)
     }
 
-    /// Rewrites bad copies of chunks from their other copies, which are compared when they are
+    /// Rewrites bad copies of chunks from their other copies, which are verified when they are
     /// read.
-    fn mend(
+    fn repair_chunk(
         &mut self,
         table: &SegmentTable,
         copy: usize,
@@ -182,13 +182,13 @@ impl<'a> DataPass<'a> {
                 Some(bytes) => self.write(target, bytes)?,
                 None => false,
             };
-            let list = if written { &mut self.mended } else { &mut self.report.damages };
+            let list = if written { &mut self.repaired } else { &mut self.report.damages };
             list.push(damage);
         }
         self.session.remove_table(handle)
     }
 
-    /// The bytes of a chunk in whole blocks, or `None` when this copy cannot be had either.
+    /// The bytes of a chunk in whole blocks, or `None` when this copy cannot be read either.
     fn read_sound(
         &mut self,
         table: &SegmentTable,
@@ -208,7 +208,7 @@ impl<'a> DataPass<'a> {
         Ok(Some(self.buffer.as_slice()?[..padded_bytes as usize].to_vec()))
     }
 
-    /// Writes a chunk's bytes to one of its places; durable with the next flush.
+    /// Writes a chunk's bytes to one of its places; the next flush makes them durable.
     fn write(&self, target: Location, bytes: Vec<u8>) -> Result<bool, Error> {
         let offset_bytes = self.label.layout.slot_offset(target.slot);
         self.pool.open.on_keeper(move |keeper| {
@@ -229,18 +229,18 @@ impl<'a> DataPass<'a> {
         }
     }
 
-    /// Makes durable what was mended, and only then reports it so.
+    /// Makes the repaired copies durable, and reports them as repaired only then.
     pub(super) fn finish(self) -> Result<(), Error> {
-        if self.mended.is_empty() {
+        if self.repaired.is_empty() {
             return Ok(());
         }
         let label = self.label;
         let flushed =
             self.pool.open.on_keeper(move |keeper| flush_all(keeper.drives(), label.live()))?;
         match flushed {
-            Ok(()) => self.report.repaired.extend(self.mended),
+            Ok(()) => self.report.repaired.extend(self.repaired),
             Err(error) => {
-                self.report.damages.extend(self.mended);
+                self.report.damages.extend(self.repaired);
                 return Err(error);
             }
         }

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a verification reports: as it goes on, and at its end.
+//! What a verification reports, during and after it.
 //!
-//! Each damage is in one list: of those that are left, or of those that are repaired.
+//! Each damage is in exactly one list: not repaired, or repaired.
 
 use crate::error::Damage;
 use crate::notice::Notice;
 
-/// Called now and then with the bytes of data checked so far and the bytes to check in all.
+/// Called regularly with the bytes of data checked so far and the bytes to check in total.
 pub type VerifyProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyReport {
-    /// Checkpoints looked at.
+    /// Checkpoints checked.
     pub checkpoints: usize,
     /// Bytes of data whose checksum was compared; each copy counts.
     pub data_bytes: u64,
-    /// Copies of metadata objects looked at.
+    /// Copies of metadata objects checked.
     pub metadata_copies: u64,
-    /// What is damaged and was not repaired.
+    /// Damage that was not repaired.
     pub damages: Vec<Damage>,
-    /// What was damaged and is repaired.
+    /// Damage that was repaired.
     pub repaired: Vec<Damage>,
-    /// Serials of drives that were being rebuilt and hold everything now.
+    /// Serials of drives that were rebuilding and hold everything now.
     pub rebuilt: Vec<String>,
 }
 
 impl VerifyReport {
-    /// Whether nothing is damaged (any more).
+    /// Whether no damage remains.
     pub fn is_clean(&self) -> bool {
         self.damages.is_empty()
     }

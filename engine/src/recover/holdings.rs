@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What each checkpoint occupies, by its manifest and segment tables.
+//! The space of each checkpoint, from its manifest and segment tables.
 
 use crate::drives::Drives;
 use crate::error::{Damage, Error};
@@ -10,8 +10,8 @@ use crate::state::{Committed, Holding};
 /// Called with the bad copies of an object, and with its sound bytes if there are any.
 pub(crate) type OnBadCopies<'a> = &'a mut dyn FnMut(&mut dyn Drives, &[BadCopy], Option<&[u8]>);
 
-/// Reads the manifests and segment tables of every checkpoint, to know what each occupies. Bad
-/// copies are given to `bad` with the sound bytes, if another drive has them.
+/// Reads the manifests and segment tables of every checkpoint, to learn which space each uses.
+/// Calls `bad` for bad copies, with the sound bytes if another drive has them.
 pub(crate) fn read_holdings(
     drives: &mut dyn Drives,
     label: &Label,
@@ -93,7 +93,7 @@ fn settle<T>(
     Ok(object)
 }
 
-/// Readers need to know what there is, not where everything else lies.
+/// A pool open for reading needs the list of checkpoints, not the space that they use.
 pub(super) fn without_holdings(catalogue: &Catalogue, drives: usize) -> Vec<Committed> {
     let committed = |entry: &CatalogueEntry| Committed {
         entry: entry.clone(),

@@ -9,20 +9,20 @@ use crate::limits::BLOCK_BYTES;
 use crate::notice::Notice;
 use crate::units::DriveIndex;
 
-/// What was read of one drive's labels.
+/// The labels that were read from one drive.
 #[derive(Debug)]
 pub(crate) struct DriveLabels {
     /// The sound label.
     pub(crate) label: Label,
-    /// Copies that are not it.
+    /// Copies that differ from it.
     pub(crate) bad: Vec<(u64, Damage)>,
 }
 
 /// Reads the labels of the drive at `index`.
 ///
 /// # Errors
-/// [`Error::Io`] when there may well be a label, and it could not be read; whatever is wrong with
-/// it otherwise.
+/// [`Error::Io`] when there may be a label that could not be read; otherwise the reason why the
+/// label is not valid.
 pub(crate) fn read_labels(drives: &mut dyn Drives, index: usize) -> Result<DriveLabels, Error> {
     let info = drives.info()[index].clone();
     let drive = DriveIndex(index as u16);
@@ -67,7 +67,7 @@ pub(crate) fn read_labels(drives: &mut dyn Drives, index: usize) -> Result<Drive
             expected_bytes: label.drive().capacity_bytes,
         });
     }
-    // Copies are judged where the label says that they lie, which a drive that grew may not end at.
+    // Check the copies at the offsets that the label names: a drive that grew ends elsewhere.
     let expected = Layout::label_offsets(label.drive().capacity_bytes);
     let bad = wrong
         .into_iter()
@@ -124,7 +124,7 @@ fn no_label(info: &DriveInfo, wrong: Vec<(u64, Result<FormatError, String>)>) ->
     }
 }
 
-/// Rewrites bad label copies from the sound one, where that is allowed.
+/// Rewrites bad label copies from the sound one, if that is allowed.
 pub(crate) fn repair_labels(
     drives: &mut dyn Drives,
     labels: &[Option<DriveLabels>],

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Membership: which of the drives at hand is which of the pool's drives, and which take part.
-//! Pure.
+//! Membership: which place of the pool each given drive has, and which drives take part. Pure.
 //!
-//! - The label with the highest epoch is the truth. A drive with an older label either missed the
-//!   last change of the membership and is a member all the same, or is one that the change shut
-//!   out.
-//! - A pool is written without a drive only after the labels of all others say that this drive is
-//!   absent. So a drive that the newest label calls a member has every acknowledged commit, and one
-//!   that it calls absent is stale for good, until it is taken in again like a new one.
-//! - Two labels of one epoch that differ mean two histories: nothing may choose between them.
+//! - The label with the highest epoch is valid. A drive with an older label either missed the last
+//!   change of the membership and is still a member, or was excluded by that change.
+//! - A pool is written without a drive only after the labels of all other drives call it absent. So
+//!   a drive that the newest label calls a member has every acknowledged commit. A drive that it
+//!   calls absent is stale until it is admitted again like a new one.
+//! - Two labels of one epoch that differ mean two histories: the program never chooses between
+//!   them.
 
 use uuid::Uuid;
 
@@ -17,26 +16,25 @@ use crate::error::{Damage, Error};
 use crate::format::{DriveEntry, DriveState, Label};
 use crate::units::DriveIndex;
 
-/// The drives at hand, held against the pool's drive table.
+/// The given drives, matched with the pool's drive table.
 #[derive(Debug)]
 pub(crate) struct Membership {
-    /// The newest label. Its `index` is that of some drive and means nothing.
+    /// The newest label. Its `index` is that of some drive and has no meaning here.
     pub(crate) label: Label,
-    /// By place in the drive table: which of the drives at hand that is. None for a drive that is
-    /// absent or missing.
+    /// By place in the drive table: the index of the given drive. `None` for a drive that is absent
+    /// or missing.
     pub(crate) order: Vec<Option<usize>>,
-    /// Drives that should take part and are not at hand.
+    /// Drives that should take part and were not given.
     pub(crate) missing: Vec<DriveIndex>,
 }
 
 impl Membership {
-    /// Holds the labels of the drives at hand, which are in the order of `info`, against each
-    /// other.
+    /// Compares the labels of the given drives, which are in the order of `info`.
     pub(crate) fn new(labels: &[&Label], info: &[DriveInfo]) -> Result<Membership, Error> {
         let Some(first) = labels.first() else {
             return Err(Error::Usage("no drive was named".into()));
         };
-        // The first drive's pool is what the others must belong to.
+        // All drives must belong to the first drive's pool.
         let pool: Uuid = first.pool;
         for (label, info) in labels.iter().zip(info) {
             if label.pool != pool {
@@ -68,7 +66,7 @@ impl Membership {
         Ok(Membership { label: newest.clone(), order, missing })
     }
 
-    /// The error of a drive that is missing, unless none is.
+    /// Fails when a drive is missing.
     pub(crate) fn require_all(&self) -> Result<(), Error> {
         if self.missing.is_empty() {
             return Ok(());
@@ -125,7 +123,7 @@ fn two_histories(serial: &str) -> Damage {
     }
 }
 
-/// The error for a drive that the pool was written without.
+/// The error for a drive that missed writes, because the pool was written without it.
 fn stale(address: String, label: &Label, newest: &Label) -> Error {
     let DriveEntry { serial, uuid, .. } = label.drive().clone();
     let replaced = newest.drives.get(label.index.as_usize()).is_none_or(|entry| entry.uuid != uuid);
@@ -199,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_drive_is_not_missing_and_not_welcome() {
+    fn an_absent_drive_is_not_missing_and_is_refused() {
         let found = membership(&[without(1, 0), without(1, 2)]).unwrap();
         assert_eq!(found.order, [Some(0), None, Some(1)]);
         assert!(found.missing.is_empty());
@@ -211,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_drive_is_not_welcome() {
+    fn a_replaced_drive_is_refused() {
         let mut new = label(0);
         new.epoch = 3;
         new.drives[1].uuid = Uuid::from_u128(77);
@@ -220,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_missed_the_change_is_still_one() {
+    fn a_member_that_missed_the_change_is_still_a_member() {
         let found = membership(&[label(0), without(1, 2)]).unwrap();
         assert_eq!(found.label.epoch, 2);
         assert_eq!(found.order, [Some(0), None, Some(1)]);
@@ -228,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_chooses_between_two_histories() {
+    fn two_histories_are_refused() {
         let one = membership(&[without(0, 1), without(1, 0)]);
         assert!(matches!(one, Err(Error::Damaged(damage)) if damage.detail.contains("histories")));
         let mut other = label(1);
@@ -237,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rebuilding_drive_alone_is_no_pool() {
+    fn a_rebuilding_drive_alone_is_not_a_pool() {
         let mut rebuilding = label(1);
         rebuilding.drives[1].state = DriveState::Rebuilding;
         let found = membership(&[rebuilding]).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading metadata objects: the same bytes lie on every drive, and any sound copy will do.
+//! Reading metadata objects: every drive has the same bytes, so any sound copy is enough.
 
 use crate::drives::{DriveCommand, Drives, read_error};
 use crate::error::{Damage, Error, IoError};
@@ -7,39 +7,39 @@ use crate::format::{CatalogueEntry, FormatError, Label, Manifest, MetaExtent, Se
 use crate::notice::Notice;
 use crate::units::DriveIndex;
 
-/// Bytes that one batch of reads may take in memory.
+/// Memory limit of one batch of reads.
 const BATCH_BYTES: u64 = 32 << 20;
 
-/// A copy on one drive that cannot be read or is not what was written.
+/// A copy on one drive that cannot be read or differs from what was written.
 #[derive(Clone, Debug)]
 pub(crate) struct BadCopy {
     pub(crate) drive: DriveIndex,
     pub(crate) extent: MetaExtent,
     pub(crate) damage: Damage,
-    /// The read failed like this, and the copy may well be sound.
+    /// The read failed with this error; the copy itself may be sound.
     pub(crate) unread: Option<IoError>,
 }
 
-/// What an object is, for messages.
+/// The name of an object in messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
     pub(crate) what: &'static str,
     pub(crate) checkpoint: Option<String>,
 }
 
-/// A sound object and the bad copies that were met on the way to it.
+/// A sound object, and the bad copies that were read before it.
 pub(crate) struct Found<T> {
     /// The object and its stored bytes; `None` when no drive has a sound copy.
     pub(crate) object: Option<(T, Vec<u8>)>,
     pub(crate) bad: Vec<BadCopy>,
 }
 
-/// How the bytes of an object become the object.
+/// Decodes an object from its bytes.
 pub(crate) type Decode<'a, T> = &'a dyn Fn(&[u8]) -> Result<T, FormatError>;
 
-/// Reads an object from the first drive that has a sound copy: of the members, starting with the
-/// `first`, then of drives that are being rebuilt. The extent was validated against the layout, so
-/// its length is bounded.
+/// Reads an object from the first drive that has a sound copy: first from members, beginning with
+/// `first`, then from rebuilding drives. The extent was validated against the layout, so its length
+/// is bounded.
 pub(crate) fn read_object<T>(
     drives: &mut dyn Drives,
     label: &Label,
@@ -126,8 +126,8 @@ fn bad_copy(
     BadCopy { drive, extent: *extent, damage, unread: wrong.unread }
 }
 
-/// The error of an object without a sound copy of which some copy may be sound and was not read.
-/// Nobody may conclude from such a failure that the object is lost, let alone use its space again.
+/// The error of an object without a sound copy, when some copy could not be read. Such an object is
+/// not known to be lost: its space must not be used again.
 pub(crate) fn unread(drives: &dyn Drives, bad: &[BadCopy]) -> Result<(), Error> {
     match bad.iter().find_map(|copy| copy.unread.map(|error| (copy, error))) {
         Some((copy, source)) => {
@@ -206,8 +206,8 @@ pub(crate) fn read_table(
     read_object(drives, label, &segment.table, participant as usize, &subject, &decode)
 }
 
-/// Overwrites bad copies with the sound bytes; the place and the content are those that the newest
-/// root names, so nothing else can be hurt. Says for each copy whether it worked.
+/// Overwrites bad copies with the sound bytes. Place and content are those that the newest root
+/// names, so nothing else is overwritten. Returns for each copy whether the write succeeded.
 fn repair_copies(drives: &mut dyn Drives, bad: &[BadCopy], sound: &[u8]) -> Vec<bool> {
     let mut batch: Vec<_> = bad
         .iter()
@@ -222,7 +222,7 @@ fn repair_copies(drives: &mut dyn Drives, bad: &[BadCopy], sound: &[u8]) -> Vec<
 }
 
 /// Rewrites bad copies of a manifest or segment table from a sound one. A copy that cannot be
-/// rewritten stays a damaged copy; the object is not lost.
+/// rewritten stays damaged; the object is not lost.
 pub(crate) fn repair_metadata(
     drives: &mut dyn Drives,
     bad: &[BadCopy],
@@ -239,7 +239,7 @@ pub(crate) fn repair_metadata(
         .collect()
 }
 
-/// Reads many extents, each from one member, several at a time; a read that failed gives `None`.
+/// Reads many extents, each from one member, several at a time. A failed read gives `None`.
 pub(crate) fn read_many(
     drives: &mut dyn Drives,
     label: &Label,
@@ -285,7 +285,7 @@ pub(crate) fn sound<T>(found: Found<T>) -> Result<T, Error> {
     Err(damage.unwrap_or_else(unreachable_damage).into())
 }
 
-/// A pool has at least one drive, so a missing object always leaves a bad copy behind.
+/// Every pool has at least one drive, so a missing object always has a bad copy.
 fn unreachable_damage() -> Damage {
     Damage {
         what: "metadata",

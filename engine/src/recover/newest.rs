@@ -12,13 +12,13 @@ use crate::units::Generation;
 pub(crate) struct Newest {
     pub(crate) root: Root,
     pub(crate) catalogue: Catalogue,
-    /// The newest generation that left a trace.
+    /// The newest generation of which a trace was found.
     pub(crate) newest_seen: Generation,
-    /// The generation that `root` followed, if its root is still there.
+    /// The generation before `root`, if its root is still there.
     pub(crate) before: Option<Generation>,
     /// Copies of the catalogue that are bad.
     pub(crate) bad: Vec<BadCopy>,
-    /// The generation that had to be given up, if its catalogue cannot be read.
+    /// The generation that was given up because its catalogue cannot be read, if any.
     pub(crate) given_up: Option<Generation>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn choose_generation(
         return Err(damage.into());
     };
     let newest_seen = newest.generation;
-    // By identity, not by number: a generation that was given up once may lie between.
+    // By identity, not by number: numbers of generations that were given up may lie between.
     let parent_of = |root: &Root| {
         let mut older = roots.by_generation.range(..root.generation).rev();
         older.find(|(_, other)| other.id() == root.parent).map(|(_, other)| other)

@@ -18,23 +18,23 @@ use crate::recover::roots::{Roots, read_roots, repair_roots, unread_root};
 use crate::state::State;
 use crate::units::DriveIndex;
 
-/// What the labels of the drives at hand say.
+/// What the labels of the given drives say.
 pub(crate) struct Identified {
     /// By place in the pool's drive table.
     pub(crate) labels: Vec<Option<DriveLabels>>,
-    /// Which drive is which, by the number that it was given.
+    /// The device of each drive, by the number that it was given.
     pub(crate) membership: Membership,
 }
 
-/// Reads the labels, and says which of the drives belongs where in the pool's drive table. With
-/// `tolerant`, a drive that does not let its labels be read counts as missing.
+/// Reads the labels, and finds the place of each drive in the pool's drive table. With `tolerant`,
+/// a drive whose labels cannot be read counts as missing.
 pub(crate) fn identify(
     drives: &mut dyn Drives,
     tolerant: bool,
     notices: &mut Vec<Notice>,
 ) -> Result<Identified, Error> {
     let info = drives.info().to_vec();
-    // The number that a drive was given, and what it said.
+    // The number that a drive was given, and its labels.
     let mut read: Vec<(usize, DriveLabels)> = Vec::new();
     let mut first_error = None;
     for (given, info) in info.iter().enumerate() {
@@ -68,14 +68,14 @@ pub(crate) fn identify(
 #[derive(Clone, Copy)]
 pub(crate) struct Opening {
     pub(crate) writable: bool,
-    /// Also for writing without drives that are missing.
+    /// Allow writes while drives are missing.
     pub(crate) degraded: bool,
     /// The time of the commit that opening for writing makes.
     pub(crate) now_unix_ns: u64,
 }
 
-/// From the drives, in the order of the pool's drive table, to the newest whole state; for writing
-/// also repairs and commits.
+/// From the drives, in the order of the pool's drive table, to the newest whole state. For writing
+/// it also repairs and commits.
 pub(crate) fn recover_state(
     drives: &mut dyn Drives,
     labels: Vec<Option<DriveLabels>>,
@@ -120,7 +120,7 @@ pub(crate) fn recover_state(
     };
     report_newest(&newest, &roots, writable, notices);
     if writable {
-        // Nothing is committed before every drive that takes part knows who does.
+        // Before the first commit, the labels of all drives that take part record the membership.
         let some_outdated = labels.iter().flatten().any(|labels| labels.label.epoch < label.epoch);
         if !membership.missing.is_empty() {
             label.epoch += 1;
@@ -132,14 +132,15 @@ pub(crate) fn recover_state(
     let state = State::new(label, newest.root, newest.before, newest.newest_seen, committed);
     let state = RefCell::new(state);
     if writable {
-        // Above every epoch that left a trace, also that of a generation that was given up.
+        // Above every epoch of which a trace was found, also that of a generation that was given
+        // up.
         let newest_epoch = roots.by_generation.values().map(|root| root.epoch).max().unwrap_or(0);
         Committer::new(&state).begin_epoch(drives, newest_epoch + 1, now_unix_ns)?;
     }
     Ok(state.into_inner())
 }
 
-/// Notices about drives that take no part, or not yet the whole part.
+/// Notices about drives that do not take part, or are still rebuilding.
 fn report_membership(membership: &Membership, writable: bool, notices: &mut Vec<Notice>) {
     for serial in membership.missing_serials() {
         notices.push(Notice::Missing { serial, written_without: writable });
@@ -154,8 +155,8 @@ fn report_membership(membership: &Membership, writable: bool, notices: &mut Vec<
     }
 }
 
-/// Notices about the catalogue and about a commit that was cut short. A pool opened for writing
-/// gets a new catalogue and a new root on every drive at once, which repairs both.
+/// Notices about the catalogue and about an interrupted commit. Opening for writing then writes a
+/// new catalogue and a new root to every drive, which repairs both.
 fn report_newest(newest: &Newest, roots: &Roots, writable: bool, notices: &mut Vec<Notice>) {
     if let Some(lost) = newest.given_up {
         notices.push(Notice::FellBack { lost, opened: newest.root.generation });

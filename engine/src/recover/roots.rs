@@ -12,11 +12,11 @@ use crate::units::{DriveIndex, Generation};
 
 /// What the root rings hold.
 pub(crate) struct Roots {
-    /// Valid roots by generation; all copies of a generation are alike.
+    /// Valid roots by generation; all copies of a generation are equal.
     pub(crate) by_generation: BTreeMap<Generation, Root>,
     /// Which drives lack a copy of the newest one.
     pub(crate) incomplete: Vec<DriveIndex>,
-    /// Slots whose bytes are no root: torn by a power cut, or damaged.
+    /// Slots whose bytes are not a root: torn by a power cut, or damaged.
     pub(crate) bad: Vec<BadRoot>,
 }
 
@@ -26,12 +26,12 @@ pub(crate) struct BadRoot {
     pub(crate) slot: u64,
     pub(crate) offset_bytes: u64,
     pub(crate) damage: Damage,
-    /// The read failed like this, and there may well be a root.
+    /// The read failed with this error; there may be a root.
     pub(crate) unread: Option<IoError>,
 }
 
-/// Reads both root rings of every drive that takes part: only the blocks that hold roots, of all
-/// drives at once.
+/// Reads both root rings of every drive that takes part, all drives at once. Reads only the blocks
+/// that hold roots.
 pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots, Error> {
     let mut roots =
         Roots { by_generation: BTreeMap::new(), incomplete: Vec::new(), bad: Vec::new() };
@@ -71,7 +71,7 @@ pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots
                 copies.entry(root.generation).or_default().push(drive);
                 add_root(&mut roots, root, &entry.serial, offset)?;
             }
-            // A root of a pool that was here before is no damage.
+            // A root of an earlier pool on this drive is not damage.
             Err(FormatError::Blank | FormatError::NotOurs) => {}
             Err(FormatError::Newer { found, supported }) => {
                 let info = &drives.info()[drive.as_usize()];
@@ -92,8 +92,8 @@ pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots
     Ok(roots)
 }
 
-/// The error of a root that was not read, if there is one: a pool that is to be written must know
-/// which generation is its newest.
+/// The error of a root that could not be read, if there is one: a pool opened for writing must know
+/// its newest generation.
 pub(crate) fn unread_root(drives: &dyn Drives, roots: &Roots) -> Result<(), Error> {
     match roots.bad.iter().find_map(|bad| bad.unread.map(|error| (bad, error))) {
         Some((bad, source)) => Err(read_error(drives, bad.drive, bad.offset_bytes, source)),
@@ -101,8 +101,8 @@ pub(crate) fn unread_root(drives: &dyn Drives, roots: &Roots) -> Result<(), Erro
     }
 }
 
-/// Rewrites bad slots: with the root that belongs there, if another copy of it is sound, and with
-/// zeros otherwise, since a slot that holds no root is blank. Without `repair` it only reports.
+/// Rewrites bad slots: with their root, if another copy of it is sound, and otherwise with zeros
+/// (blank). Without `repair` it only reports.
 pub(crate) fn repair_roots(
     drives: &mut dyn Drives,
     label: &Label,
@@ -127,7 +127,8 @@ pub(crate) fn repair_roots(
     notices
 }
 
-/// Two different roots of one generation would mean two histories: nothing may choose between them.
+/// Two different roots of one generation mean two histories: the program never chooses between
+/// them.
 fn add_root(roots: &mut Roots, root: Root, serial: &str, offset: u64) -> Result<(), Error> {
     let known = roots.by_generation.entry(root.generation).or_insert_with(|| root.clone());
     if known.id() != root.id() {
