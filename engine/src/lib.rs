@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The Stanchion engine. See ARCHITECTURE.md for the path of the bytes and who owns what when.
 //!
-//! What is public here is what a trainer, the C library and the command use. The feature
+//! The public items are those that a trainer, the C library and the command use. The feature
 //! `internals` opens the rest to tests, benches and fuzzers.
 
 mod address;
@@ -51,7 +51,7 @@ pub use session::{OpenedSegment, Session, SessionBuffer, SessionOptions};
 pub use state::{Availability, CheckpointSpec};
 pub use units::Generation;
 
-// What the C library and the command need besides.
+// What the C library and the command need in addition.
 pub use device::health_log::{HealthLog, read_health_log};
 pub use device::kernel::{DirectIo, direct_io, try_io_uring};
 pub use format::{MAJOR as FORMAT_MAJOR, MINOR as FORMAT_MINOR};

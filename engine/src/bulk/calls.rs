@@ -14,12 +14,13 @@ impl Pool {
     /// Saves one participant's segment from memory, and waits until the whole checkpoint is durable
     /// and visible.
     ///
-    /// The bytes are copied once, into huge pages that drives read. [`BulkSession`] also takes
-    /// bytes from elsewhere, reports progress and can be interrupted; a [`crate::Session`] copies
+    /// The bytes are copied once, into huge pages that the drives read. [`BulkSession`] also takes
+    /// bytes from a callback, reports progress and can be interrupted; a [`crate::Session`] copies
     /// nothing.
     ///
     /// # Errors
-    /// As [`BulkSession::save`]; [`Error::Usage`] when there are not `spec.len_bytes` bytes.
+    /// As [`BulkSession::save`]; [`Error::Usage`] when `bytes` does not have `spec.len_bytes`
+    /// bytes.
     ///
     /// # Examples
     /// ```no_run
@@ -90,7 +91,7 @@ impl Pool {
     /// A session for whole segments.
     ///
     /// # Errors
-    /// When its memory cannot be had.
+    /// When its memory cannot be allocated.
     pub fn bulk_session(&self, options: &BulkOptions) -> Result<BulkSession<'_>, Error> {
         BulkSession::new(self, options.memory_bytes)
     }

@@ -2,12 +2,12 @@
 //! Whole segments in one call: [`Pool::save`] and [`Pool::restore`], and the [`BulkSession`] behind
 //! them.
 //!
-//! - The memory is bounded: a fixed number of equal buffers, cut from the session's memory, several
-//!   of them under way at once.
-//! - Bytes come and go in the order of the segment, whatever order the drives answer in.
-//! - Memory that the caller lends is reached by the drives directly; all other bytes are copied
-//!   once, through the buffers.
-//! - When a call returns, nothing of it is under way any more, also after an error.
+//! - Memory is bounded: a fixed number of equal buffers from the session's memory, several of them
+//!   in flight at once.
+//! - Bytes are read and passed on in the order of the segment; the drives may answer in any order.
+//! - Drives reach memory that the caller lends directly; all other bytes are copied once, through
+//!   the buffers.
+//! - When a call returns, nothing of it is in flight, also after an error.
 
 mod calls;
 mod pieces;

@@ -3,11 +3,11 @@
 
 use std::ops::Range;
 
-/// Whole chunks of a segment that drives read from, or write to, memory of the caller's.
+/// Whole chunks of a segment that drives read or write directly in the caller's memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Direct {
     pub(super) segment: Range<u64>,
-    /// The buffer that is the memory.
+    /// The buffer of that memory.
     pub(super) key: u32,
     /// Where the range starts in it.
     pub(super) buffer_offset_bytes: u64,
@@ -17,11 +17,11 @@ pub(super) struct Direct {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Piece {
     pub(super) segment: Range<u64>,
-    /// The buffer and the place in it, if it moves without a copy.
+    /// The buffer and the place in it, if the piece is transferred without a copy.
     pub(super) direct: Option<(u32, u64)>,
 }
 
-/// The pieces of ascending ranges, in order. Ranges start on chunks.
+/// The pieces of ascending ranges, in order. Ranges start at chunks.
 pub(super) struct Pieces<'a> {
     ranges: &'a [Range<u64>],
     direct: &'a [Direct],
@@ -64,13 +64,13 @@ impl<'a> Pieces<'a> {
         })
     }
 
-    /// Goes on to what follows a piece.
+    /// Advances past a piece.
     pub(super) fn advance(&mut self, piece: &Piece) {
         self.at = piece.segment.end;
     }
 }
 
-/// The whole chunks that hold ranges of a segment, which ascend.
+/// The whole chunks that contain the ranges of a segment, which ascend.
 pub(super) fn chunks_of(
     ranges: &[Range<u64>],
     chunk_bytes: u64,

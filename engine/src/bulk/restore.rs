@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A restore: verified bytes come from the drives piece by piece and are handed on in order.
+//! A restore: verified bytes come from the drives piece by piece and are passed on in order.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,24 +11,24 @@ use crate::name::CheckpointName;
 use crate::ring::{CompleteEntry, SubmitEntry, Transfer};
 use crate::session::OpenedSegment;
 
-/// Takes bytes that were restored and verified, with their offset in the segment.
+/// Takes restored and verified bytes, with their offset in the segment.
 pub type Consume<'a, E> = &'a mut dyn FnMut(&[u8], u64) -> Result<(), E>;
 
-/// A read into a buffer that is under way, or whose bytes wait for those before them.
+/// A read into a buffer that is in flight, or whose bytes wait for earlier ones.
 struct Read {
     buffer: usize,
     segment: Range<u64>,
     done: bool,
 }
 
-/// What of a segment is asked for, and how far that is.
+/// The requested ranges of a segment, and the progress.
 struct Wanted<'a> {
     ranges: &'a [Range<u64>],
     done_bytes: u64,
 }
 
 impl Wanted<'_> {
-    /// Counts what of a piece is wanted, and hands it on.
+    /// Counts the requested bytes of a piece, and passes them on.
     fn take<E>(
         &mut self,
         piece: &Range<u64>,
@@ -50,13 +50,13 @@ impl Wanted<'_> {
 }
 
 impl BulkSession<'_> {
-    /// Restores ranges of one participant's segment; they ascend and do not overlap. `consume` is
-    /// given their bytes, verified, and where they lie in the segment, in that order; what was
-    /// lent, and can be written by the drives, is left out and stands in its place.
+    /// Restores ranges of one participant's segment; they ascend and do not overlap. Calls
+    /// `consume` with their bytes, verified, and the offset in the segment, in that order. Lent
+    /// memory that the drives can write is filled directly, without `consume`.
     ///
     /// # Errors
     /// As [`crate::Session::open`]; [`Error::Usage`] for ranges that leave the segment or do not
-    /// ascend; what is damaged, or the failure of a drive; what `consume` and `progress` return.
+    /// ascend; damage, or the failure of a drive; an error of `consume` or `progress`.
     pub fn restore<E: From<Error>>(
         &mut self,
         name: &CheckpointName,
@@ -78,7 +78,7 @@ impl BulkSession<'_> {
                 }
                 Err(error) => Err(error.into()),
             };
-        // Also after an error: what is open cannot be removed.
+        // Also after an error: an open checkpoint cannot be removed.
         let closed = self.session.close(opened.handle);
         self.drain(|_| ());
         self.unregister(known);
@@ -138,7 +138,7 @@ impl BulkSession<'_> {
                     }
                 }
             }
-            // One piece, then new reads for its buffer: the drives stay busy.
+            // One piece, then new reads into its buffer: the drives stay busy.
             if let Some(read) = reads.pop_front_if(|read| read.done) {
                 let bytes = self.buffers[read.buffer].as_slice()?;
                 let at = |offset: u64| (offset - read.segment.start) as usize;

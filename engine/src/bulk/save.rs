@@ -13,10 +13,10 @@ use crate::state::CheckpointSpec;
 /// User data of the commit.
 const COMMIT: u64 = u64::MAX;
 
-/// Sets bytes that are to be saved, given their offset in the segment.
+/// Fills in the bytes to save, given their offset in the segment.
 pub type Fill<'a, E> = &'a mut dyn FnMut(&mut [u8], u64) -> Result<(), E>;
 
-/// A checkpoint that is durable and visible, and what it took.
+/// A checkpoint that is durable and visible, and the times that it took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Saved {
     /// The generation that made the checkpoint visible.
@@ -27,7 +27,7 @@ pub struct Saved {
     pub commit_tail: Duration,
 }
 
-/// A save that is under way.
+/// A save in progress.
 struct Save {
     started: Instant,
     last_write: Instant,
@@ -46,17 +46,16 @@ impl Save {
 
 impl BulkSession<'_> {
     /// Saves one participant's segment and waits for the commit of the checkpoint, which waits for
-    /// every participant. `fill` is given the place for the bytes at an offset of the segment, in
-    /// ascending order; what was lent, and can be read by the drives, is left out.
+    /// every participant. Calls `fill` with the place for the bytes at an offset of the segment, in
+    /// ascending order; lent memory that the drives can read is skipped.
     ///
-    /// An error of `progress` gives the checkpoint up, for every participant, and is the result,
-    /// unless the commit went through meanwhile: then the checkpoint is saved, and that is the
-    /// result.
+    /// An error of `progress` aborts the checkpoint, for every participant, and is the result. If
+    /// the commit succeeded meanwhile, the checkpoint is saved, and that is the result.
     ///
     /// # Errors
-    /// As [`crate::Session::begin`]; [`Error::NotCommitted`] when a write or the commit failed;
-    /// what `fill` and `progress` return. The checkpoint is not visible then. Where the commit
-    /// itself failed on a drive, the pool must be opened again before that is certain.
+    /// As [`crate::Session::begin`]; [`Error::NotCommitted`] when a write or the commit failed; an
+    /// error of `fill` or `progress`. The checkpoint is not visible then. If the commit itself
+    /// failed on a drive, open the pool again to know whether it is visible.
     pub fn save<E: From<Error>>(
         &mut self,
         spec: &CheckpointSpec,
@@ -77,7 +76,7 @@ impl BulkSession<'_> {
             }
             Err(error) => Err(error.into()),
         };
-        // After a commit this only takes the handle back; before, it gives the checkpoint up.
+        // After a commit this only returns the handle; before, it aborts the checkpoint.
         let closed = self.session.close(checkpoint);
         let mut committed = None;
         self.drain(|completion| {
@@ -122,7 +121,7 @@ impl BulkSession<'_> {
                     pieces.advance(&piece);
                 }
                 None if can_go_on => {
-                    // The engine lets it wait for the writes before it.
+                    // The engine delays it until all earlier writes have completed.
                     self.submit(SubmitEntry::commit(checkpoint, COMMIT))?;
                     save.committing = true;
                 }
@@ -145,7 +144,7 @@ impl BulkSession<'_> {
         }
     }
 
-    /// Submits the write of a piece; says whether it names lent memory.
+    /// Submits the write of a piece; returns whether it names lent memory.
     fn write<E: From<Error>>(
         &mut self,
         checkpoint: u64,

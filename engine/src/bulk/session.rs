@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The session behind a call: its buffers, and the memory that was lent to it.
+//! The session behind a call: its buffers, and the memory lent to it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ const WANTED_BUFFERS: u64 = 16;
 const MIN_BUFFERS: u64 = 2;
 /// Chunks of one entry that names lent memory.
 const CHUNKS_PER_DIRECT_ENTRY: u64 = 4;
-/// Entries under way that name lent memory.
+/// Entries in flight that name lent memory.
 pub(super) const MAX_DIRECT_ENTRIES: u32 = 32;
-/// How long at most no progress is reported while drives work.
+/// The longest time without a progress report while drives work.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 /// Memory of a session that serves one call: 32 MiB. More takes longer to get than it saves.
 const MAX_BYTES_FOR_ONE_CALL: u64 = 32 << 20;
-/// User data of an entry that names lent memory; those of buffers have the buffer's number.
+/// User data of an entry that names lent memory; entries of buffers have the buffer's number.
 pub(super) const DIRECT: u64 = u64::MAX - 1;
 
-/// Is given the bytes done so far: before each piece, and at least ten times a second while drives
-/// work. An error that it returns ends the save or the restore with that error.
+/// Called with the bytes done so far: before each piece, and at least ten times a second while
+/// drives work. An error that it returns ends the save or the restore with that error.
 pub type Progress<'a, E> = &'a mut dyn FnMut(u64) -> Result<(), E>;
 
 /// Options of [`Pool::bulk_session`].
 #[derive(Clone, Debug)]
 pub struct BulkOptions {
-    /// Memory for buffers, taken at once; two chunks at least.
+    /// Memory for buffers, allocated at once; at least two chunks.
     pub memory_bytes: u64,
 }
 
@@ -46,10 +46,10 @@ impl Default for BulkOptions {
     }
 }
 
-/// Memory of the caller's that holds a range of a segment, or is to hold it.
+/// Memory of the caller that holds a range of a segment, or will hold it.
 ///
-/// Drives reach the whole chunks of it directly, if they start on a block there and every drive can
-/// use the memory. Nobody else changes it (a save) or touches it (a restore) during the call.
+/// Drives access its whole chunks directly, if they start at a block there and every drive can use
+/// the memory. No other thread may change it (during a save) or access it (during a restore).
 #[derive(Clone, Debug)]
 pub struct Lent {
     /// The range of the segment.
@@ -60,12 +60,12 @@ pub struct Lent {
     pub region_offset_bytes: u64,
 }
 
-/// A session that saves and restores whole segments, as often as it is asked to.
+/// A session that saves and restores whole segments, as often as the caller wants.
 ///
 /// Errors of callbacks and of the engine have one type, which the caller chooses.
 ///
 /// # Examples
-/// A save that is given up when it takes longer than a minute:
+/// A save that is aborted when it takes longer than a minute:
 /// ```no_run
 /// use std::time::{Duration, Instant};
 ///
@@ -91,7 +91,7 @@ pub struct Lent {
 /// ```
 pub struct BulkSession<'pool> {
     pub(super) pool: &'pool Pool,
-    // Dropped before the session, which takes their keys back.
+    // Dropped before the session, which unregisters their keys.
     pub(super) buffers: Vec<SessionBuffer>,
     pub(super) session: Session,
     pub(super) buffer_bytes: u64,
@@ -99,8 +99,7 @@ pub struct BulkSession<'pool> {
 }
 
 impl BulkOptions {
-    /// For one call that copies that many bytes: a session that is soon over is made of less
-    /// memory.
+    /// For one call that copies that many bytes: a short session needs less memory.
     pub fn for_bytes(len_bytes: u64) -> BulkOptions {
         BulkOptions { memory_bytes: len_bytes.min(MAX_BYTES_FOR_ONE_CALL) }
     }
@@ -123,10 +122,10 @@ impl<'pool> BulkSession<'pool> {
         Ok(BulkSession { pool, buffers, session, buffer_bytes, failure: None })
     }
 
-    /// The bytes of every buffer. What stands there is saved where a save's `fill` sets nothing.
+    /// The bytes of every buffer. They are saved as they are where a save's `fill` sets nothing.
     ///
     /// # Errors
-    /// None while nothing is under way, which is so between two calls.
+    /// None while nothing is in flight, which holds between two calls.
     pub fn buffers(&mut self) -> impl Iterator<Item = Result<&mut [u8], Error>> {
         self.buffers.iter_mut().map(|buffer| buffer.as_mut_slice())
     }
@@ -137,7 +136,7 @@ impl<'pool> BulkSession<'pool> {
         self.failure.as_ref()
     }
 
-    /// Makes lent memory known to the drives, where they can use it: ascending, in whole chunks.
+    /// Registers lent memory that the drives can use: ascending, in whole chunks.
     pub(super) fn register(
         &mut self,
         lent: &[Lent],
@@ -146,7 +145,7 @@ impl<'pool> BulkSession<'pool> {
         let mut known = LentBuffers::default();
         for lent in lent {
             let Some(mut direct) = Direct::of(lent, chunk_bytes) else { continue };
-            // What the drives cannot use is copied.
+            // Memory that the drives cannot use is copied.
             if let Some(key) = known.add(&lent.region, &mut self.session) {
                 direct.key = key;
                 known.direct.push(direct);
@@ -185,14 +184,14 @@ impl<'pool> BulkSession<'pool> {
     }
 
     pub(super) fn submit(&mut self, entry: SubmitEntry) -> Result<(), Error> {
-        // The ring has room for every entry that there can be; one that ended takes none.
+        // The ring has room for every possible entry; one that ended takes none.
         match self.session.submit(&[entry]) {
             0 => Err(Error::Closed("the pool")),
             _ => Ok(()),
         }
     }
 
-    /// Takes completions; waits for one, for a while, if there is nothing to do before it comes.
+    /// Takes completions; waits for one, for a limited time, if there is nothing else to do.
     pub(super) fn wait(&mut self, out: &mut [CompleteEntry], idle: bool) -> Result<usize, Error> {
         let count = self.session.wait(out, usize::from(idle), REPORT_EVERY);
         if count == 0 && idle && !self.session.is_served() {
@@ -201,7 +200,7 @@ impl<'pool> BulkSession<'pool> {
         Ok(count)
     }
 
-    /// Waits for every entry under way, and gives each completion to `see`.
+    /// Waits for every entry in flight, and passes each completion to `see`.
     pub(super) fn drain(&mut self, mut see: impl FnMut(&CompleteEntry)) {
         let mut out = [CompleteEntry::default(); 16];
         while self.session.outstanding() > 0 {
@@ -213,11 +212,11 @@ impl<'pool> BulkSession<'pool> {
         }
     }
 
-    /// Takes lent memory back from the drives.
+    /// Unregisters lent memory.
     pub(super) fn unregister(&mut self, lent: LentBuffers) {
         for (_, buffer) in lent.buffers {
-            // Nothing is under way. Should a buffer be refused, the session keeps its region
-            // registered until it ends.
+            // Nothing is in flight. If a buffer is refused, the session keeps its region registered
+            // until it ends.
             let _ = self.session.unregister(buffer);
         }
     }
@@ -226,14 +225,14 @@ impl<'pool> BulkSession<'pool> {
 /// Lent memory that the drives know.
 #[derive(Default)]
 pub(super) struct LentBuffers {
-    /// By region: the buffer that is all of it.
+    /// By region: the buffer for all of it.
     pub(super) buffers: Vec<(u64, SessionBuffer)>,
-    /// Ascending, and apart from each other.
+    /// Ascending, without overlap.
     pub(super) direct: Vec<Direct>,
 }
 
 impl LentBuffers {
-    /// The key of a region, registered now if it was not yet; none if a drive cannot use it.
+    /// The key of a region, which is registered now if it was not; `None` if a drive cannot use it.
     fn add(&mut self, region: &Arc<Region>, session: &mut Session) -> Option<u32> {
         let known = self.buffers.iter().find(|(id, _)| *id == region.id());
         if let Some((_, buffer)) = known {
@@ -247,7 +246,7 @@ impl LentBuffers {
 }
 
 impl Direct {
-    /// The whole chunks of lent memory, if they start on a block there and lie within it.
+    /// The whole chunks of lent memory, if they start at a block there and lie within it.
     fn of(lent: &Lent, chunk_bytes: u64) -> Option<Direct> {
         let start = lent.segment.start.checked_next_multiple_of(chunk_bytes)?;
         let end = lent.segment.end / chunk_bytes * chunk_bytes;

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The committer: every step that changes what an open pool holds, from a participant that begins
-//! to a generation that is durable.
+//! The committer: every step that changes what an open pool holds, from the begin of a participant
+//! to a durable generation.
 //!
-//! - It borrows the state only to look at it and to change it, never while a drive works: trainers
-//!   begin their next checkpoints while one is being committed. [`StateCell`] is that rule as a
-//!   type.
+//! - It borrows the state only to read or change it, never while a drive works: trainers begin
+//!   their next checkpoints while one is being committed. [`StateCell`] is that rule as a type.
 //! - One generation at a time: a pool has one committer, which takes `&mut self` to make one.
-//! - The state goes by a generation once it is durable on every drive that takes part, not before.
-//!   One that failed before its first flush leaves the state as it was. After a failure from there
-//!   on nobody knows what is durable, and the state refuses everything until the pool is opened
-//!   again.
+//! - The state adopts a generation when it is durable on every drive that takes part, not before. A
+//!   failure before the first flush leaves the state as it was. After a later failure it is unknown
+//!   what is durable, and the state refuses everything until the pool is opened again.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -27,7 +25,7 @@ use crate::planted::{Bug, planted};
 use crate::state::{BeginError, CheckpointSpec, ChunkPlace, Readiness, State};
 use crate::units::{Generation, Location};
 
-/// Where the state is kept: behind a lock that others take, too, or on one thread.
+/// Where the state is kept: behind a lock that other threads take too, or on one thread.
 pub(crate) trait StateCell {
     /// Lends the state for a moment. `work` must not wait for a drive or another thread.
     fn with_state<R>(&self, work: impl FnOnce(&mut State) -> R) -> R;
@@ -39,8 +37,8 @@ impl StateCell for RefCell<State> {
     }
 }
 
-/// Lets a participant join a checkpoint, or begin it. Where there may be room after an empty
-/// generation, `reclaim` is called once, which is to end in [`Committer::reclaim`]. Needs no
+/// Lets a participant join a checkpoint, or begin it. If there may be room after an empty
+/// generation, it calls `reclaim` once, which must end in [`Committer::reclaim`]. Needs no
 /// committer: trainers call it while the keeper commits.
 pub(crate) fn begin<E: From<Error>>(
     state: &impl StateCell,
@@ -61,9 +59,9 @@ pub(crate) fn begin<E: From<Error>>(
 /// How the commit of some checkpoints ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// The open checkpoints that it was for.
+    /// The open checkpoints in it.
     pub(crate) open: Vec<u64>,
-    /// The generation that holds all of them, or why none holds any.
+    /// The generation that holds all of them, or why no generation does.
     pub(crate) result: Result<Generation, Error>,
 }
 
@@ -88,14 +86,14 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         readiness
     }
 
-    /// Gives another place to a copy of a chunk that could not be written where it should lie;
-    /// without one the error stays.
+    /// Gives a copy of a chunk that could not be written another place; if there is none, the error
+    /// stays.
     pub(crate) fn relocate(&self, place: ChunkPlace, error: IoError) -> Result<Location, IoError> {
         self.state.with_state(|state| state.relocate(place)).ok_or(error)
     }
 
-    /// An open checkpoint will not be committed. `ended` is a participant of which no write is
-    /// under way or can begin: once that holds for all of them, its space is free.
+    /// An open checkpoint will not be committed. `ended` is a participant that has no write in
+    /// flight and begins none: once that holds for all of them, its space is free.
     pub(crate) fn give_up(&mut self, open: u64, ended: Option<u32>) {
         self.ready.retain(|ready| *ready != open);
         self.state.with_state(|state| {
@@ -111,7 +109,8 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         !self.ready.is_empty()
     }
 
-    /// Commits every checkpoint that is ready, in one generation. If that fails they are given up.
+    /// Commits every checkpoint that is ready, in one generation. If that fails, all of them are
+    /// aborted.
     /// `crc64` gives the checksum of each chunk of (open checkpoint, participant).
     pub(crate) fn commit_ready(
         &mut self,
@@ -123,8 +122,8 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         let plan = |state: &State| Plan::of_checkpoints(state, &open, crc64, now_unix_ns);
         let result = self.commit(drives, plan);
         if result.is_err() {
-            // After the state was poisoned, if it was: their space may be that of a generation
-            // which is durable after all, and must go to nobody.
+            // After the state was poisoned, if it was: their space may belong to a generation that
+            // is durable after all, and must not be reused.
             self.state.with_state(|state| open.iter().for_each(|open| state.mark_aborted(*open)));
         }
         Ended { open, result }
@@ -140,7 +139,8 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         self.commit(drives, |state| Plan::of_removal(state, name, now_unix_ns))
     }
 
-    /// Makes the next generation with nothing new, so that what the one before removed is free.
+    /// Makes the next generation without changes, so that the space of what the one before removed
+    /// is free.
     pub(crate) fn reclaim(
         &mut self,
         drives: &mut dyn Drives,
@@ -149,8 +149,8 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         self.commit(drives, |state| Plan::empty(state, None, now_unix_ns))
     }
 
-    /// Makes the next generation with nothing new, in a new open epoch: what every opening for
-    /// writing ends with. From here on all drives agree on what this opening saw.
+    /// Makes the next generation without changes, in a new open epoch: every opening for writing
+    /// ends with it. From then on all drives agree on what this opening found.
     pub(crate) fn begin_epoch(
         &mut self,
         drives: &mut dyn Drives,
@@ -160,7 +160,7 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         self.commit(drives, |state| Plan::empty(state, Some(epoch), now_unix_ns))
     }
 
-    /// Plans a generation, makes it durable, and lets the state go by it.
+    /// Plans a generation, makes it durable, and lets the state adopt it.
     fn commit(
         &mut self,
         drives: &mut dyn Drives,
@@ -193,8 +193,8 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         Ok(())
     }
 
-    /// Everything that belongs on the drives that are being rebuilt was written: makes it durable,
-    /// and then the drives members again. The result is their serials.
+    /// Everything that belongs on the rebuilding drives was written: makes it durable, and then
+    /// makes the drives members again. The result is their serials.
     pub(crate) fn finish_rebuilding(
         &mut self,
         drives: &mut dyn Drives,

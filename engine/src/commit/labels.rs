@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is written around the generations: a new pool, a changed label, a drive that is taken in.
+//! What is written around the generations: a new pool, a changed label, a drive that is admitted.
 //!
-//! A label comes last, and durably: what it says holds before it says so. A drive loses its labels
-//! first, so that a crash in the middle leaves it without one, which counts as blank.
+//! A label is written last, and durably: everything that it says must hold before. A drive loses
+//! its old labels first, so that a crash in the middle leaves it without a label, which counts as
+//! blank.
 
 use super::order;
 use super::plan::Plan;
@@ -15,16 +16,16 @@ use crate::units::{DriveIndex, round_down};
 /// Zeros are written in pieces of this size.
 const ERASED_BYTES: u64 = 1 << 20;
 
-/// Writes everything that makes the drives a pool: old labels go, the first generation becomes
-/// durable as every later one does, and the new labels come last.
+/// Writes everything that makes the drives a pool: erases old labels, makes the first generation
+/// durable like every later one, and writes the new labels last.
 pub(crate) fn make_pool(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
     erase(drives, label, &label.live().collect::<Vec<_>>())?;
     order::run(&Plan::first(label), drives).map_err(|failure| failure.error)?;
     write_labels(drives, label)
 }
 
-/// Takes in the drive at `place`, which the label says is being rebuilt. Roots of another time must
-/// not be met on a drive that takes part, so they go before the label names it.
+/// Admits the drive at `place`, which the label calls rebuilding. A drive that takes part must hold
+/// no roots of an earlier time, so they are erased before the label names the drive.
 pub(crate) fn take_in(
     drives: &mut dyn Drives,
     label: &Label,
@@ -34,8 +35,8 @@ pub(crate) fn take_in(
     write_labels(drives, label)
 }
 
-/// Writes the label to every drive that takes part, durably. Back to front: a drive whose first
-/// copy can be read has all of them.
+/// Writes the label to every drive that takes part, durably. The first copy is written last: a
+/// drive whose first copy can be read has all of them.
 pub(crate) fn write_labels(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
     for index in label.live() {
         let own = Label { index, ..label.clone() };
@@ -46,7 +47,8 @@ pub(crate) fn write_labels(drives: &mut dyn Drives, label: &Label) -> Result<(),
     flush_all(drives, label.live())
 }
 
-/// Removes old labels first, then whatever else a reader could take for ours or for another's.
+/// Removes old labels first, then everything else that a reader could take for a label, ours or
+/// another system's.
 fn erase(drives: &mut dyn Drives, label: &Label, which: &[DriveIndex]) -> Result<(), Error> {
     let zeros = vec![0; ERASED_BYTES as usize];
     let block = &zeros[..BLOCK_BYTES as usize];

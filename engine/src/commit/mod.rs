@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Committing: how the pool gets from one generation to the next. Pure: no thread, no clock and no
-//! lock of its own; the drives and the way to the state are traits.
+//! Committing: from one generation of the pool to the next. Pure: no thread, no clock and no lock
+//! of its own; the drives and the access to the state are traits.
 //!
-//! - [`plan`]: what makes one generation.
-//! - [`order`]: in which order that reaches the drives.
-//! - [`committer`]: the steps around it: who may commit, when the state goes by the new generation,
-//!   and when nobody knows any more.
+//! - [`plan`]: the contents of one generation.
+//! - [`order`]: the order in which they reach the drives.
+//! - [`committer`]: the steps around it: who may commit, when the state adopts the new generation,
+//!   and when it is unknown what is durable.
 //! - [`labels`]: what is written around the generations: a new pool, a changed label, a drive that
-//!   is taken in.
+//!   is admitted.
 //!
-//! The keeper, the sessions, recovery and the crash explorer all come through here, so the explorer
-//! crashes the very steps that a pool takes.
+//! The keeper, the sessions, recovery and the crash explorer all use this code, so the explorer
+//! crashes the steps that a real pool takes.
 
 mod committer;
 mod labels;

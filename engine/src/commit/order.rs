@@ -7,10 +7,10 @@
 //! 3. The root's front copy to every drive, durable when it completes.
 //! 4. The root's back copy likewise.
 //!
-//! Each step starts only after the one before succeeded on every drive. A root on any drive
-//! therefore means that all it names is durable on all drives, which is why one valid root is
-//! enough evidence at recovery. A failure in step 1 leaves the pool as it was. After a failure in
-//! steps 2 to 4 nobody knows what is durable: the pool refuses writes until it is opened again.
+//! Each step starts only after the step before succeeded on every drive. So a root on any drive
+//! means that everything that it names is durable on all drives: one valid root is enough evidence
+//! for recovery. A failure in step 1 leaves the pool as it was. After a failure in steps 2 to 4 it
+//! is unknown what is durable: the pool refuses writes until it is opened again.
 
 use super::plan::Plan;
 use crate::drives::{DriveCommand, Drives, flush_all, run_all};
@@ -19,7 +19,7 @@ use crate::format::Zone;
 use crate::planted::{Bug, planted};
 use crate::units::DriveIndex;
 
-/// How far a commit came.
+/// The step of a commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     Metadata,
@@ -35,7 +35,7 @@ pub(super) struct CommitFailure {
 }
 
 impl CommitFailure {
-    /// What the pool must be poisoned with: `None` when the failure left it as it was.
+    /// The reason to poison the pool; `None` when the failure left it as it was.
     pub(super) fn poison(&self) -> Option<&'static str> {
         match self.stage {
             Stage::Metadata => None,
@@ -45,7 +45,7 @@ impl CommitFailure {
     }
 }
 
-/// Carries the plan out.
+/// Carries out the plan.
 pub(super) fn run(plan: &Plan, drives: &mut dyn Drives) -> Result<(), CommitFailure> {
     if planted(Bug::RootFirst) {
         write_roots(plan, drives, Zone::Front)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What makes one generation: planned from the state, and from the checkpoints that are whole.
+//! The contents of one generation: planned from the state and the complete checkpoints.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ pub(super) struct MetaWrite {
 /// Everything that makes one generation.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// All of it but the root.
+    /// All of it except the root.
     pub(super) metadata: Vec<MetaWrite>,
-    /// Says which drives take part.
+    /// Defines which drives take part.
     pub(super) label: Label,
-    /// How the state changes once the plan is carried out. Its root is the generation's.
+    /// How the state changes once the plan is carried out. Its root is that of the generation.
     pub(crate) change: Change,
 }
 
@@ -65,7 +65,7 @@ impl Plan {
         Ok(Plan::new(state, Vec::new(), gone, Vec::new(), now_unix_ns))
     }
 
-    /// Plans a generation with nothing new in it: makes what the one before removed reusable. With
+    /// Plans a generation without changes: frees the space of what the one before removed. With
     /// `epoch` it begins that open epoch.
     pub(crate) fn empty(
         state: &State,
@@ -132,7 +132,7 @@ impl Plan {
     }
 }
 
-/// What a generation takes away.
+/// What a generation removes.
 #[derive(Default)]
 struct Gone {
     /// A checkpoint.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The committer over simulated drives: who may do what while it works, and what it leaves when a
+//! The committer over simulated drives: who may do what during a commit, and the state after a
 //! drive fails.
 
 use std::cell::RefCell;
@@ -106,7 +106,7 @@ fn make_ready(
     open
 }
 
-/// Drives that record what they are given, and let something happen before each batch.
+/// Drives that record their commands, and let a test act before each batch.
 struct Recorded<'a> {
     drives: &'a mut DirectDrives,
     batches: Vec<Vec<String>>,
@@ -152,7 +152,7 @@ fn metadata_then_flush_then_front_roots_then_back_roots() {
 }
 
 #[test]
-fn trainers_begin_while_a_generation_is_made_and_get_nothing_that_it_frees() {
+fn trainers_begin_during_a_commit_and_get_no_space_that_it_frees() {
     let Pool { mut drives, state, .. } = pool(1);
     let mut committer = Committer::new(&state);
     let all = state.borrow().free_slots()[0];
@@ -165,7 +165,7 @@ fn trainers_begin_while_a_generation_is_made_and_get_nothing_that_it_frees() {
         assert_eq!(state.borrow().root().generation, Generation(3), "not durable yet");
         step += 1;
         begin(&state, &spec(step, 1), Uuid::from_u128(step.into()), no_reclaim).unwrap();
-        // What the generation before removed is there still.
+        // The space of what the generation before removed is still in use.
         let too_much = begin(&state, &spec(99, 4), Uuid::nil(), || Err(Error::ReadOnly));
         assert!(matches!(too_much, Err(Error::ReadOnly)), "{too_much:?}");
     };
@@ -192,7 +192,7 @@ fn a_failure_before_the_flush_leaves_the_pool_as_it_was() {
     assert_eq!(again, Generation(2));
 }
 
-/// A state that a trainer looks at after every loan, to begin as soon as there is room.
+/// A state that a trainer checks after every loan, to begin as soon as there is room.
 struct Hurried {
     state: RefCell<State>,
     chunks: u64,
@@ -210,7 +210,7 @@ impl StateCell for Hurried {
 
 /// Its root may be durable all the same, and the next opening may find it.
 #[test]
-fn after_a_failed_flush_or_root_write_nobody_gets_the_space_of_what_failed() {
+fn after_a_failed_flush_or_root_write_the_space_of_what_failed_is_not_reused() {
     for (operation, failed) in
         [(Operation::Flush, "flush"), (Operation::WriteDurable, "root write")]
     {
@@ -234,7 +234,7 @@ fn after_a_failed_flush_or_root_write_nobody_gets_the_space_of_what_failed() {
 }
 
 #[test]
-fn what_is_given_up_is_not_committed() {
+fn an_aborted_checkpoint_is_not_committed() {
     let mut pool = pool(1);
     let free = pool.free_chunks();
     let mut committer = Committer::new(&pool.state);
@@ -272,7 +272,7 @@ fn beginning_reclaims_once_and_only_where_that_may_help() {
 }
 
 #[test]
-fn a_label_is_the_states_once_every_drive_has_it() {
+fn the_state_adopts_a_label_once_every_drive_has_it() {
     let mut pool = pool(2);
     let mut committer = Committer::new(&pool.state);
     let mut changed = label(2);
@@ -315,7 +315,7 @@ fn after_a_cut(sim: &SimDrive, pool: Uuid, drive: Uuid) -> (Vec<Option<u64>>, bo
 }
 
 #[test]
-fn a_new_pools_labels_come_after_all_else_and_the_old_ones_go_before() {
+fn old_labels_are_erased_first_and_new_labels_written_last() {
     let Pool { sims, mut drives, .. } = pool(2);
     let old = label(2);
     let new = Label { pool: Uuid::from_u128(10), ..label(2) };
@@ -343,7 +343,7 @@ fn a_new_pools_labels_come_after_all_else_and_the_old_ones_go_before() {
 }
 
 #[test]
-fn a_drive_that_is_taken_in_has_lost_its_old_roots_before_a_label_names_it() {
+fn an_admitted_drive_has_lost_its_old_roots_before_a_label_names_it() {
     let Pool { sims, mut drives, .. } = pool(2);
     let mut with = Label { epoch: 2, ..label(2) };
     with.drives[1].state = DriveState::Rebuilding;

@@ -22,7 +22,7 @@ use crate::units::DriveIndex;
 pub(crate) struct Identified {
     /// By place in the pool's drive table.
     pub(crate) labels: Vec<Option<DriveLabels>>,
-    /// The device of each drive, by the number that it was given.
+    /// By place in the pool's drive table: the index of the given drive.
     pub(crate) membership: Membership,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn identify(
     notices: &mut Vec<Notice>,
 ) -> Result<Identified, Error> {
     let info = drives.info().to_vec();
-    // The number that a drive was given, and its labels.
+    // The index of a given drive, and its labels.
     let mut read: Vec<(usize, DriveLabels)> = Vec::new();
     let mut first_error = None;
     for (given, info) in info.iter().enumerate() {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much of a checkpoint the drives that are there hold. Pure.
+//! How much of a checkpoint's data is on the drives that are present. Pure.
 
 use std::collections::BTreeMap;
 
 use crate::format::{DriveState, Label};
 use crate::units::{Copies, DriveIndex};
 
-/// Whether a checkpoint's data can be had from the drives that take part.
+/// Whether a checkpoint's data can be read from the drives that take part.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Availability {
     /// Every chunk is there, in as many copies as the pool was made for.
     Whole,
     /// Every chunk is there, but some in one copy only.
     OneCopy,
-    /// Some chunks are on drives that are missing only.
+    /// Some chunks are only on drives that are missing.
     Lost {
         /// How many.
         chunks: u64,
@@ -32,7 +32,7 @@ impl Spread {
         *self.0.entry(drives).or_default() += 1;
     }
 
-    /// What the drives that the label calls members hold of it.
+    /// What the members hold of it, by the label.
     pub(crate) fn health(&self, label: &Label) -> Availability {
         let entry = |drive: DriveIndex| &label.drives[drive.as_usize()];
         let holds = |drive: &DriveIndex| entry(*drive).state == DriveState::Member;

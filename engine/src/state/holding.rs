@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a checkpoint occupies.
+//! The space of a checkpoint.
 
 use crate::error::Damage;
 use crate::format::{CatalogueEntry, Layout, MetaExtent};
@@ -14,14 +14,14 @@ pub(crate) struct Run {
     pub(crate) count: u64,
 }
 
-/// What a checkpoint occupies.
+/// The space of a checkpoint.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holding {
     /// By drive: data slots.
     pub(crate) data: Vec<Vec<Run>>,
     /// Blocks of the metadata area.
     pub(crate) meta: Vec<Run>,
-    /// Which drives its chunks lie on.
+    /// Which drives its chunks are on.
     pub(crate) spread: Spread,
 }
 
@@ -44,7 +44,7 @@ impl Holding {
         }
     }
 
-    /// Adds the blocks of a metadata object, which was checked to lie in the metadata area.
+    /// Adds the blocks of a metadata object, which is known to lie in the metadata area.
     pub(crate) fn add_meta(&mut self, layout: &Layout, extent: &MetaExtent) {
         if let Some((start, count)) = layout.meta_blocks_of(extent) {
             self.meta.push(Run { start, count });
@@ -57,7 +57,7 @@ impl Holding {
 pub(crate) struct Committed {
     pub(crate) entry: CatalogueEntry,
     pub(crate) holding: Holding,
-    /// Why its metadata cannot be read on any drive, if so. It can be removed, not restored.
+    /// Why its metadata cannot be read on any drive, if so. It can be removed, but not restored.
     pub(crate) damage: Option<Damage>,
 }
 

@@ -3,11 +3,11 @@
 //!
 //! - Free space is derived: a data slot or metadata block is used if and only if a checkpoint of
 //!   one of the two newest generations, or an open checkpoint, names it. Nothing else is stored, so
-//!   nothing can leak or be freed twice; in debug builds each commit derives it again and compares.
-//! - What generation `g` removes is therefore reusable once `g + 1` is committed, and not earlier:
-//!   the two newest generations are never written.
-//! - A slot that could not be written is used by nobody, too.
-//! - What a commit costs here depends on what it adds and removes, not on how much the pool holds.
+//!   nothing can leak or be freed twice; debug builds derive it again at each commit and compare.
+//! - So the space that generation `g` removes is reusable once `g + 1` is committed, and not
+//!   earlier: the two newest generations are never overwritten.
+//! - A slot that could not be written is not used either.
+//! - The cost of a commit here depends on what it adds and removes, not on how much the pool holds.
 //! - The state changes when a generation is durable ([`State::adopt`]), not when it is planned.
 
 mod availability;

@@ -18,7 +18,7 @@ pub(crate) struct OpenSegment {
     pub(crate) table: Run,
     /// Every byte is written.
     pub(crate) whole: bool,
-    /// No write of it is under way or can begin.
+    /// No write of it is in flight or can begin.
     pub(crate) ended: bool,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct OpenCheckpoint {
     pub(crate) segments: Vec<Option<OpenSegment>>,
     /// Blocks reserved for its manifest.
     pub(crate) manifest: Run,
-    /// What its segments and its manifest lie on.
+    /// The space of its segments and its manifest.
     pub(crate) holding: Holding,
     /// It will not be committed. Its space is free once every segment has ended.
     pub(crate) aborted: bool,
@@ -41,7 +41,7 @@ pub(crate) struct OpenCheckpoint {
 pub struct CheckpointSpec {
     /// The checkpoint.
     pub name: CheckpointName,
-    /// How many writers there are; the same for each of them.
+    /// The number of participants; the same for each of them.
     pub participants: u32,
     /// Which of them this is, from 0.
     pub participant: u32,
@@ -58,14 +58,14 @@ impl CheckpointSpec {
     }
 }
 
-/// How far a checkpoint is after a participant said that its segment is whole.
+/// The progress of a checkpoint after a participant reported that its segment is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Readiness {
-    /// Others are not done.
+    /// Other participants are not done.
     Waiting,
-    /// All are: commit it.
+    /// All participants are done: commit it.
     Ready,
-    /// It was given up.
+    /// It was aborted.
     Aborted,
 }
 
@@ -75,6 +75,6 @@ pub(crate) struct ChunkPlace {
     pub(crate) checkpoint: u64,
     pub(crate) participant: u32,
     pub(crate) chunk: u64,
-    /// The second copy, not the first.
+    /// It is the second copy, not the first.
     pub(crate) second: bool,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The state itself, and how free space follows from it.
+//! The state, and how free space is derived from it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::state::holding::{Committed, Holding, Run};
 use crate::state::open_checkpoint::OpenCheckpoint;
 use crate::units::{Generation, Location};
 
-/// What a generation has that the one before it had not, and the other way round.
+/// What a generation adds to the one before it, and what it removes.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     /// The generation's root.
@@ -32,13 +32,14 @@ pub(crate) struct State {
     pub(super) label: Label,
     /// The newest root; its generation is the pool's.
     pub(super) root: Root,
-    /// The generation that it followed: its catalogue, too, must stay.
+    /// The generation before it: its catalogue must be kept, too.
     pub(super) before: Option<Generation>,
-    /// The newest generation of which any drive had a trace; after a fallback newer than the root.
+    /// The newest generation of which a trace was found; after a fallback it is newer than the
+    /// root.
     pub(super) newest_seen: Generation,
     /// By name and step.
     pub(super) current: BTreeMap<CheckpointName, Arc<Committed>>,
-    /// What the generation before held and this one does not.
+    /// What the generation before held and this one does not hold.
     pub(super) retired: Vec<Arc<Committed>>,
     /// Those whose metadata could not be read when the pool was opened.
     pub(super) damaged: Vec<Arc<Committed>>,
@@ -46,18 +47,18 @@ pub(crate) struct State {
     pub(super) next_open: u64,
     pub(super) data: Vec<ExtentMap>,
     pub(super) meta: ExtentMap,
-    /// Some unit is named more than once, as no sound pool has it. Then nobody can tell by one of
-    /// those who name it that it is free.
+    /// Some unit is named more than once, which no sound pool has. Then the release of
+    /// one checkpoint that names it does not make it free.
     pub(super) has_overlaps: bool,
-    /// Slots that could not be written: left alone for as long as the pool is open.
+    /// Slots that could not be written: not used while the pool is open.
     pub(super) bad: Vec<Location>,
-    /// Set by a failed flush or root write; every later write is refused with it.
+    /// Set by a failed flush or root write; every later write fails with it.
     pub(super) poison: Option<(&'static str, String)>,
 }
 
 impl State {
-    /// The state of a pool as recovery found it. The generation before counts as equal: an
-    /// opening for writing commits first, which makes it so.
+    /// The state of a pool as recovery found it. The generation before counts as equal: opening for
+    /// writing commits first, which makes it equal.
     pub(crate) fn new(
         label: Label,
         root: Root,
@@ -102,8 +103,8 @@ impl State {
         self.current.values()
     }
 
-    /// The number of the next generation. Numbers are left out where a generation was given up and
-    /// the next one's catalogue would fall on that of one of the two newest.
+    /// The number of the next generation. Numbers are skipped where a generation was given up and
+    /// the next one's catalogue would overwrite that of one of the two newest.
     pub(crate) fn next_generation(&self) -> Generation {
         let mut next = self.newest_seen.max(self.root.generation).next();
         let slot = |generation: Generation| generation.0 % CATALOGUE_SLOTS;
@@ -114,13 +115,13 @@ impl State {
         next
     }
 
-    /// The label has changed: a drive came or went.
+    /// The label has changed: a drive was removed or admitted.
     pub(crate) fn set_label(&mut self, label: Label) {
         self.label = label;
     }
 
-    /// Copies that each chunk of a new checkpoint gets: as many as the pool was made for, unless
-    /// too few drives take part.
+    /// Copies of each chunk of a new checkpoint: as many as the pool was made for, unless too few
+    /// drives take part.
     pub(crate) fn copies(&self) -> u8 {
         let live = self.label.live().take(usize::from(self.label.copies)).count();
         self.label.copies.min(live as u8)
@@ -131,7 +132,7 @@ impl State {
         placement::capacity(self.copies(), &self.free_slots()) * self.label.layout.chunk_bytes()
     }
 
-    /// By drive: free data slots. A drive that takes no part has none.
+    /// By drive: free data slots. A drive that does not take part has none.
     pub(crate) fn free_slots(&self) -> Vec<u64> {
         let mut free = vec![0; self.data.len()];
         for drive in self.label.live() {
@@ -171,8 +172,8 @@ impl State {
         for number in &consumed {
             self.open.remove(number);
         }
-        // Two generations ago nobody looks any more: what only that one named is free. What is
-        // added was reserved while it was open, and stays so.
+        // The generation before the previous one is not needed any more: what only it named is
+        // free. What is added was reserved while it was open, and stays reserved.
         let mut freed = std::mem::take(&mut self.retired);
         self.retired.extend(removed.and_then(|name| self.current.remove(&name)));
         self.current.extend(added.into_iter().map(|committed| (committed.name(), committed)));

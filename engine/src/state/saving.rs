@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checkpoints that are being written: who joins, what is reserved for them, and when that is free.
+//! Checkpoints that are being written: who joins, the space reserved for them, and when it is free.
 //!
 //! - A participant gets the space of its whole segment or nothing.
-//! - The space of a checkpoint that is given up stays reserved until every segment of it has ended:
-//!   until then a drive may still write there.
+//! - The space of an aborted checkpoint stays reserved until every segment of it has ended: until
+//!   then a drive may still write there.
 
 use uuid::Uuid;
 
@@ -22,7 +22,7 @@ use crate::units::{Copies, DriveIndex, Location};
 /// Why a participant could not join.
 #[derive(Debug)]
 pub(crate) enum BeginError {
-    /// There may be room after an empty commit; the error if not.
+    /// There may be room after an empty commit; the error if there is not.
     Reclaim {
         no_space: Error,
     },
@@ -51,7 +51,7 @@ impl State {
         }
         let Some(reserved) = self.reserve(spec, joined.is_none()) else {
             let no_space = self.no_space(spec.len_bytes);
-            // What is retired becomes free when one more generation is committed.
+            // Retired space becomes free when one more generation is committed.
             return Err(if self.retired.is_empty() {
                 BeginError::Failed(no_space)
             } else {
@@ -85,8 +85,8 @@ impl State {
         Ok(number)
     }
 
-    /// What a checkpoint occupies is unknown while its metadata can be read on no drive: its chunks
-    /// look like free space, and may be all that is left of it.
+    /// While the metadata of a checkpoint cannot be read on any drive, its space is unknown: its
+    /// chunks look like free space, and may be the only copies.
     fn check_known(&self) -> Result<(), Error> {
         let damage = self.damaged.iter().find_map(|c| c.damage.clone());
         let Some(mut damage) = damage else { return Ok(()) };
@@ -129,7 +129,7 @@ impl State {
         };
         let mut slots = vec![Vec::new(); drives];
         for (drive, count) in share.iter().enumerate() {
-            // `shares` looked at the free counts, so this cannot fail.
+            // `shares` checked the free counts, so this cannot fail.
             if !self.data[drive].allocate_many(*count, &mut slots[drive]) {
                 self.derive_free_space();
                 return None;
@@ -145,8 +145,8 @@ impl State {
     }
 
     /// The place of a chunk's copy cannot be written: gives it another one, on another drive if
-    /// that has room, and leaves the bad one alone. `None` when there is no other place, or the
-    /// checkpoint will not be committed anyway.
+    /// that has room, and does not use the bad one again. `None` when there is no other place, or
+    /// the checkpoint will not be committed anyway.
     pub(crate) fn relocate(&mut self, place: ChunkPlace) -> Option<Location> {
         let open = self.open.get(&place.checkpoint).filter(|open| !open.aborted)?;
         let segment = open.segments.get(place.participant as usize)?.as_ref()?;
@@ -183,7 +183,7 @@ impl State {
         Some(to)
     }
 
-    /// A participant says that its segment is whole, and that it writes no more.
+    /// A participant reports that its segment is complete, and that it writes no more.
     pub(crate) fn set_whole(&mut self, number: u64, participant: u32) -> Readiness {
         let Some(open) = self.open.get_mut(&number) else { return Readiness::Aborted };
         if let Some(Some(segment)) = open.segments.get_mut(participant as usize) {
@@ -208,7 +208,7 @@ impl State {
         self.free_if_ended(number);
     }
 
-    /// No write of this segment is under way or can begin.
+    /// No write of this segment is in flight or can begin.
     pub(crate) fn end_segment(&mut self, number: u64, participant: u32) {
         if let Some(open) = self.open.get_mut(&number)
             && let Some(Some(segment)) = open.segments.get_mut(participant as usize)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The state on its own: what is free when, and who may join what.
+//! The state on its own: what is free when, and who may join which checkpoint.
 
 use uuid::Uuid;
 
@@ -68,12 +68,12 @@ fn begin(state: &mut State, spec: &CheckpointSpec) -> u64 {
     state.begin(spec, Uuid::from_u128(spec.name.step.into())).unwrap()
 }
 
-/// Zero for every chunk: nobody reads them here.
+/// Zero for every chunk: no test reads them here.
 fn no_sums(_: u64, _: u32) -> Vec<u64> {
     vec![0; 64]
 }
 
-/// Saves a checkpoint of one segment and says where its chunks lie.
+/// Saves a checkpoint of one segment and returns where its chunks lie.
 fn save(state: &mut State, step: u64, len_bytes: u64) -> Vec<Copies> {
     let number = begin(state, &spec(step, 1, 0, len_bytes));
     let locations = state.copies_of(number, 0).unwrap().to_vec();
@@ -96,7 +96,7 @@ fn what_a_generation_removes_is_free_one_generation_later() {
     assert_eq!(state.free_slots(), [free[0] - 2, free[1] - 2]);
     remove(&mut state, 1);
     assert_eq!(state.free_slots(), [free[0] - 2, free[1] - 2], "the generation before needs them");
-    // All that is free now goes to the next one; none of it was the removed one's.
+    // All that is free now goes to the next checkpoint; none of it belonged to the removed one.
     let all: u64 = state.free_slots().iter().sum();
     let rest = begin(&mut state, &spec(2, 1, 0, all * CHUNK));
     let taken = state.copies_of(rest, 0).unwrap();
@@ -128,7 +128,7 @@ fn what_two_checkpoints_name_is_free_when_neither_does() {
         };
         Committed { entry, holding, damage: None }
     };
-    // Units 2 and 3 belong to both, as after a mistake.
+    // Units 2 and 3 belong to both, as after an error.
     let both = vec![checkpoint(1, 0), checkpoint(2, 2)];
     let mut state = State::new(label.clone(), root(&label, 1), None, Generation(1), both);
     let free = state.free_slots()[0];
@@ -209,7 +209,7 @@ fn participants_agree_on_who_they_are() {
 }
 
 #[test]
-fn a_checkpoint_that_is_given_up_keeps_its_space_until_every_segment_ended() {
+fn an_aborted_checkpoint_keeps_its_space_until_every_segment_ended() {
     let mut state = state(1);
     let free = (state.free_slots(), state.free_meta_blocks());
     let number = begin(&mut state, &spec(1, 3, 0, CHUNK));
@@ -233,7 +233,7 @@ fn a_commit_takes_only_what_it_planned() {
     let first = begin(&mut state, &spec(1, 1, 0, CHUNK));
     assert_eq!(state.set_whole(first, 0), Readiness::Ready);
     let planned = Plan::of_checkpoints(&state, &[first], &no_sums, 0).unwrap();
-    // While the plan is carried out, others begin, end and are given up.
+    // While the plan is carried out, other checkpoints begin, end and are aborted.
     let second = begin(&mut state, &spec(2, 1, 0, CHUNK));
     let third = begin(&mut state, &spec(3, 1, 0, CHUNK));
     state.mark_aborted(third);
