@@ -54,7 +54,7 @@ impl CatalogueEntry {
     }
 }
 
-/// All checkpoints of one generation. Whoever writes one may lend the entries.
+/// All checkpoints of one generation. A writer may lend the entries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Catalogue<E = CatalogueEntry> {
     /// The pool.
@@ -70,7 +70,7 @@ impl<E: Borrow<CatalogueEntry>> Catalogue<E> {
         self.entries.iter().map(Borrow::borrow)
     }
 
-    /// What a reader would hold against this catalogue.
+    /// Why a reader would refuse this catalogue.
     pub fn check(&self) -> Result<(), String> {
         self.check_entries()?;
         self.check_ids()
@@ -114,8 +114,8 @@ impl<E: Borrow<CatalogueEntry>> Catalogue<E> {
     /// this generation.
     ///
     /// # Panics
-    /// When [`Catalogue::check`] fails: what no reader accepts must not be committed. Ids, which
-    /// are drawn at random, are compared in debug builds only: sorting them would take as long as
+    /// When [`Catalogue::check`] fails: a catalogue that no reader accepts must not be committed.
+    /// Ids, which are random, are compared in debug builds only: sorting them would take as long as
     /// the rest.
     pub fn encode(&self, offset_bytes: u64) -> Encoded {
         assert_eq!(self.check_entries(), Ok(()), "an impossible catalogue");
@@ -148,8 +148,8 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    /// Whether it is the catalogue of `root` and its manifests lie in the metadata area. Until then
-    /// their extents must not be read.
+    /// Whether it is the catalogue of `root` and its manifests lie in the metadata area. Do not
+    /// read their extents before this check.
     pub fn validate(&self, root: &Root, layout: &Layout) -> Result<(), FormatError> {
         if self.generation != root.generation {
             return Err(corrupt(format!(
@@ -204,7 +204,7 @@ fn decode_entry(reader: &mut Reader<'_>) -> Result<CatalogueEntry, FormatError> 
     })
 }
 
-/// The length of a checkpoint's name; which characters it may have is for those who take names.
+/// Checks the length of a checkpoint's name. Callers that accept names check its characters.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     if (1..=MAX_NAME_BYTES).contains(&name.len()) {
         return Ok(());
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_noticed() {
+    fn damage_is_detected() {
         let Encoded { bytes, extent } = catalogue().encode(META_AT);
         every_flip_is_noticed(&bytes, |bytes| Catalogue::decode(bytes, &extent, POOL));
         every_cut_is_noticed(&bytes, |bytes, hash| {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_counts_and_lengths_are_held_against_the_bytes() {
+    fn hostile_counts_and_lengths_are_checked_against_the_bytes() {
         let Encoded { bytes, extent } = catalogue().encode(META_AT);
         let refusal = |at: usize, value: &[u8]| {
             let (bytes, hash) = edited(&bytes, |b| b[at..at + value.len()].copy_from_slice(value));
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn validate_holds_it_against_root_and_layout() {
+    fn validate_compares_it_with_root_and_layout() {
         let (catalogue, layout) = (catalogue(), layout());
         let slot = layout.catalogue_offset(catalogue.generation);
         let mut root = Root {

@@ -12,9 +12,9 @@
 //! | 40     | 8    | length in bytes, prologue included, padding not                |
 //! | 48     | 16   | pool                                                           |
 //!
-//! The first 64 bytes mean the same in every version to come, so that an old program can tell a
-//! newer format from a damaged one. [`Writer`] appends fields and seals them; [`Reader::open`]
-//! checks the prologue and hands out the fields, each bounds-checked.
+//! The first 64 bytes mean the same in every future version, so that an old program can distinguish
+//! a newer format from a damaged one. [`Writer`] appends fields and seals them; [`Reader::open`]
+//! checks the prologue and returns the fields, each bounds-checked.
 
 use uuid::Uuid;
 
@@ -34,15 +34,15 @@ const LENGTH_AT: usize = OFFSET_AT + 8;
 const POOL_AT: usize = LENGTH_AT + 8;
 const _: () = assert!(POOL_AT + 16 == PROLOGUE_BYTES as usize);
 
-/// What identifies a kind of structure.
+/// Identifies a kind of structure.
 pub(super) type Magic = [u8; 8];
 
 pub(super) fn corrupt(detail: impl Into<String>) -> FormatError {
     FormatError::Corrupt(detail.into())
 }
 
-/// Whether all bytes are zero. Most slots of a root ring are, so this is what opening a pool waits
-/// for; without an early exit in the inner loop the compiler makes vectors of it.
+/// Whether all bytes are zero. Most slots of a root ring are, so the time to open a pool depends on
+/// this. Without an early exit in the inner loop the compiler vectorizes it.
 fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(256).all(|chunk| chunk.iter().fold(0, |any, byte| any | byte) == 0)
 }
@@ -105,7 +105,7 @@ impl Writer {
         self.put(&value.hash);
     }
 
-    /// The fields so far, behind the prologue.
+    /// The fields so far, after the prologue.
     pub(super) fn body(&self) -> &[u8] {
         &self.bytes[PROLOGUE_BYTES as usize..]
     }
@@ -129,7 +129,7 @@ pub(super) struct Reader<'a> {
     pub(super) pool: Uuid,
     left: &'a [u8],
     padding: &'a [u8],
-    /// Of a newer minor version: bytes without a meaning here may have one there.
+    /// Of a newer minor version: bytes that have no meaning here may have one there.
     newer_minor: bool,
 }
 
@@ -218,7 +218,7 @@ impl<'a> Reader<'a> {
         Ok(reader)
     }
 
-    /// The structure is sound; it must also be of this pool.
+    /// The structure is sound; it must also belong to this pool.
     pub(super) fn expect_pool(&self, pool: Uuid) -> Result<(), FormatError> {
         if self.pool == pool { Ok(()) } else { Err(FormatError::NotOurs) }
     }
@@ -261,8 +261,8 @@ impl<'a> Reader<'a> {
         self.array()
     }
 
-    /// An extent, bounded so that arithmetic on it cannot overflow. [`super::Layout`] says whether
-    /// it lies where it may.
+    /// An extent, bounded so that arithmetic on it cannot overflow. [`super::Layout`] checks
+    /// whether it lies in the right area.
     pub(super) fn extent(&mut self) -> Result<MetaExtent, FormatError> {
         let extent =
             MetaExtent { offset_bytes: self.u64()?, len_bytes: self.u64()?, hash: self.hash()? };
@@ -296,8 +296,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// `count` as a length to allocate, if the bytes left can hold that many records of at least
-    /// `each_bytes`.
+    /// `count` as a length to allocate, if the remaining bytes can hold that many records of at
+    /// least `each_bytes`.
     pub(super) fn count(&self, count: u64, each_bytes: u64) -> Result<usize, FormatError> {
         let held = self.left.len() as u64 / each_bytes;
         if count > held {
@@ -307,7 +307,7 @@ impl<'a> Reader<'a> {
         Ok(count as usize)
     }
 
-    /// Nothing may follow the last field.
+    /// No byte may follow the last field.
     pub(super) fn finish(self) -> Result<(), FormatError> {
         if !self.newer_minor && !self.left.is_empty() {
             return Err(corrupt(format!("{} bytes after the last field", self.left.len())));
@@ -319,7 +319,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Sound bytes that this program is too old for.
+/// The error for sound bytes of a newer format.
 pub(super) fn newer(found: String) -> FormatError {
     FormatError::Newer { found, supported: format!("{MAJOR}.{MINOR}") }
 }
@@ -369,7 +369,7 @@ mod tests {
         assert!(matches!(refusal(&good[..4095]), FormatError::Corrupt(_)));
         assert_eq!(refusal(&edited(&good, |b| b[0] = b'X').0), FormatError::NotOurs);
 
-        // A newer major is believed under a right hash only.
+        // A newer major version counts only under a right hash.
         let mut newer = good.clone();
         newer[24] = 2;
         assert!(matches!(refusal(&newer), FormatError::Corrupt(t) if t.starts_with("hash")));

@@ -18,7 +18,8 @@ pub enum FormatError {
         /// What this program reads.
         supported: String,
     },
-    /// Ours, and not what was written; the text says what does not match.
+    /// A structure of this pool, but not the bytes that were written; the text says what does not
+    /// match.
     #[error("{0}")]
     Corrupt(String),
 }

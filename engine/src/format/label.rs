@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The label: says that a drive is ours, of which pool, with which other drives, and how it is laid
-//! out. Written when a pool is formatted and when its membership changes; four copies of one block.
+//! The label: says that a drive belongs to a pool, to which one, with which other drives, and with
+//! which layout. Written when a pool is formatted and when its membership changes; four copies of
+//! one block.
 //!
 //! | offset | size    | field                                                  |
 //! |--------|---------|--------------------------------------------------------|
@@ -14,8 +15,8 @@
 //! | 112    | 80      | the layout                                             |
 //! | 192    | 96 each | drives: uuid 16, capacity 8, length of the serial 1, state 1, zero 6, serial 64 |
 //!
-//! Incompatible features: bit 0, chunks have two copies; bit 1, a drive's state is not 0. They are
-//! set exactly when that is so.
+//! Incompatible features: bit 0, chunks have two copies; bit 1, a drive's state is not 0. A bit is
+//! set exactly when this holds.
 
 use uuid::Uuid;
 
@@ -35,15 +36,15 @@ pub(super) const MAX_COPIES: u8 = 2;
 
 /// Incompatible feature: chunks have two copies.
 const MIRROR: u64 = 1 << 0;
-/// Incompatible feature: the drive table has a drive that is no full member.
+/// Incompatible feature: the drive table has a drive that is not a full member.
 const DRIVE_STATES: u64 = 1 << 1;
 
 const TABLE_AT: u64 = 192;
 const DRIVE_BYTES: u64 = 16 + 8 + 8 + MAX_SERIAL_BYTES as u64;
 const _: () = assert!(TABLE_AT + MAX_DRIVES as u64 * DRIVE_BYTES <= BLOCK_BYTES);
 
-/// What a pool uses beyond its version that this program does not know, one bit each. A pool with
-/// an incompatible feature that it does not know it refuses to read.
+/// Features that a pool uses beyond its version and that this program does not know, one bit each.
+/// The program refuses to read a pool with an incompatible feature that it does not know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Features {
     /// A program that does not know one may read and write the pool.
@@ -53,7 +54,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// Whether this program may write the pool: it knows every feature that writing takes.
+    /// Whether this program may write the pool: it knows every feature that writing needs.
     pub fn writable(&self) -> Result<(), FormatError> {
         if self.ro_compat == 0 {
             return Ok(());
@@ -62,10 +63,10 @@ impl Features {
     }
 }
 
-/// How many drives hold each chunk.
+/// How many drives have a copy of each chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Redundancy {
-    /// One: what a drive holds is lost with it.
+    /// One: the loss of a drive loses its data.
     #[default]
     None,
     /// Two: any one drive may be lost.
@@ -86,12 +87,12 @@ impl Redundancy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum DriveState {
-    /// It holds what the pool's metadata says.
+    /// It has everything that the pool's metadata says.
     #[default]
     Member = 0,
-    /// The pool was written without it: what it holds is out of date.
+    /// The pool was written without it: its contents are out of date.
     Absent = 1,
-    /// It takes every write, but what was written before it came is still being copied to it.
+    /// It takes every write; older data is still being copied to it.
     Rebuilding = 2,
 }
 
@@ -113,7 +114,7 @@ pub struct DriveEntry {
     pub uuid: Uuid,
     /// The drive's own serial, at most [`MAX_SERIAL_BYTES`].
     pub serial: String,
-    /// Its capacity, which places what is counted from the end.
+    /// Its capacity; offsets near the end are counted back from it.
     pub capacity_bytes: u64,
     /// How it takes part.
     pub state: DriveState,
@@ -128,7 +129,7 @@ pub struct Label {
     pub epoch: u64,
     /// When the pool was formatted, nanoseconds since 1970.
     pub created_unix_ns: u64,
-    /// What the pool uses that this program does not know; default for a new pool.
+    /// Features that this program does not know; default for a new pool.
     pub features: Features,
     /// Copies of each chunk that a checkpoint gets while enough drives take part: 1 or 2.
     pub copies: u8,
@@ -146,7 +147,7 @@ impl Label {
         &self.drives[self.index.as_usize()]
     }
 
-    /// What the pool was made for.
+    /// The redundancy that the pool was made for.
     pub fn redundancy(&self) -> Redundancy {
         if self.copies > 1 { Redundancy::Mirror } else { Redundancy::None }
     }
@@ -156,7 +157,7 @@ impl Label {
         self.with_state(|state| state != DriveState::Absent)
     }
 
-    /// The drives whose metadata is whole, in the order of the table.
+    /// The drives with complete metadata, in the order of the table.
     pub fn members(&self) -> impl Iterator<Item = DriveIndex> + '_ {
         self.with_state(|state| state == DriveState::Member)
     }
@@ -185,7 +186,7 @@ impl Label {
         mirror | if any_state { DRIVE_STATES } else { 0 }
     }
 
-    /// What a reader would hold against this label.
+    /// Why a reader would refuse this label.
     pub fn check(&self) -> Result<(), String> {
         if self.pool.is_nil() {
             return Err("the pool has no uuid".into());
@@ -340,11 +341,11 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_noticed() {
+    fn damage_is_detected() {
         let bytes = label().encode(MIB);
         every_flip_is_noticed(&bytes, |bytes| Label::decode(bytes, MIB));
         every_cut_is_noticed(&bytes, |bytes, _| Label::decode(bytes, MIB));
-        assert!(Label::decode(&bytes, 2 * MIB).is_err(), "a copy in another's place");
+        assert!(Label::decode(&bytes, 2 * MIB).is_err(), "a copy in the place of another one");
     }
 
     #[test]
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn features_decide_who_may_read_and_write() {
+    fn features_decide_which_programs_may_read_and_write() {
         let good = label().encode(MIB);
         let decode = |at: usize| Label::decode(&edited(&good, |b| b[at] = 4).0, MIB);
         assert_eq!(decode(80).unwrap().features.writable(), Ok(()));
@@ -406,7 +407,7 @@ mod tests {
         refused("index beyond the table", 104, &[2]);
         refused("more drives than fit", 106, &[0xFF, 0xFF]);
         refused("no drives", 106, &[0]);
-        refused("a chunk that is no power of two", 112, &[1]);
+        refused("a chunk that is not a power of two", 112, &[1]);
         refused("other root slots", 120, &[65]);
         refused("other root stride", 125, &[0x20]);
         refused("other catalogue slots", 144, &[5]);

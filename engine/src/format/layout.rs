@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where everything lies on a drive. The only place where an offset is made.
+//! The layout: where every region lies on a drive. Offsets are computed only here.
 //!
 //! ```text
 //! 0       1 MiB   2 MiB   3 MiB   4 MiB                           end-3   end-2   end-1   end
@@ -9,8 +9,8 @@
 //! Invariants:
 //! - Offsets are chained from constants and from three numbers: chunk size, checkpoints, metadata
 //!   blocks. The label stores those and the offsets; a reader accepts only a chain that agrees.
-//! - All but the data slots and what is counted from the end lies at the same offset on every
-//!   drive.
+//! - Everything except the data slots and the regions counted from the end lies at the same offset
+//!   on every drive.
 //! - `end` is the capacity in the label's drive table, rounded down to 1 MiB: a drive that later
 //!   shows more capacity keeps its layout.
 
@@ -26,7 +26,7 @@ use crate::units::{Generation, is_block_aligned, round_down};
 
 const MIB: u64 = 1 << 20;
 
-/// The smallest drive of a pool: the largest chunk still finds a slot on it.
+/// The smallest drive of a pool: it still has a slot for the largest chunk.
 pub const MIN_DRIVE_BYTES: u64 = 32 * MIB;
 /// The fewest checkpoints that a pool has room for.
 pub const MIN_POOL_CHECKPOINTS: usize = 16;
@@ -37,8 +37,8 @@ const FRONT_LABELS: [u64; 2] = [REGION_BYTES, 2 * REGION_BYTES];
 /// Counted back from the end.
 const BACK_LABELS: [u64; 2] = [2 * REGION_BYTES, REGION_BYTES];
 
-/// From one root to the next. A drive may rewrite a whole preferred write unit when a block of it
-/// is written; no two roots share one, as long as it is not larger than this.
+/// The distance from one root to the next. A drive may rewrite a whole preferred write unit when a
+/// block of it is written; no two roots share a unit that is not larger than this.
 pub const ROOT_STRIDE_BYTES: u64 = 16 << 10;
 /// Bytes of one root ring.
 pub const ROOT_ZONE_BYTES: u64 = ROOT_SLOTS * ROOT_STRIDE_BYTES;
@@ -82,7 +82,7 @@ const _: () = {
 pub enum Zone {
     /// Near the start; written first.
     Front,
-    /// Near the end; written when every drive has the front copy.
+    /// Near the end; written after every drive has the front copy.
     Back,
 }
 
@@ -196,7 +196,7 @@ impl Layout {
     }
 
     /// The blocks of the metadata area that an extent takes: first and count. `None` when any part
-    /// of it lies elsewhere.
+    /// of it lies outside.
     pub fn meta_blocks_of(&self, extent: &MetaExtent) -> Option<(u64, u64)> {
         let into = extent.offset_bytes.checked_sub(self.meta_offset)?;
         let (first, count) = (into / BLOCK_BYTES, extent.blocks());
@@ -217,7 +217,7 @@ impl Layout {
         data_end.saturating_sub(self.data_offset) / self.chunk_bytes
     }
 
-    /// Where a chunk slot lies. `slot` is below [`Layout::data_slots`]; one far beyond gives an
+    /// Where a chunk slot lies. `slot` is below [`Layout::data_slots`]; a slot far beyond gives an
     /// offset that no drive has.
     pub fn slot_offset(&self, slot: u64) -> u64 {
         self.data_offset.saturating_add(slot.saturating_mul(self.chunk_bytes))
@@ -278,7 +278,7 @@ const fn catalogue_slot_bytes_for(max_checkpoints: u64) -> u64 {
     most.next_multiple_of(BLOCK_BYTES)
 }
 
-/// The drive can be one of a pool.
+/// Whether the drive can be part of a pool.
 pub(super) fn check_capacity(capacity_bytes: u64) -> Result<(), String> {
     if capacity_bytes < MIN_DRIVE_BYTES {
         return Err(format!(
@@ -343,7 +343,7 @@ mod tests {
                 prop_assert!(last + len <= *capacity);
                 prop_assert!(regions.iter().all(|(o, l)| is_block_aligned(*o) && *l > 0));
                 prop_assert!(layout.data_slots(*capacity) > 0);
-                // No more than a chunk and a region's rounding is left over.
+                // The unused rest is smaller than a chunk and a region's rounding.
                 let data_end = layout.slot_offset(layout.data_slots(*capacity));
                 let (roots, _) = layout.root_zone_range(Zone::Back, *capacity);
                 prop_assert!(roots - data_end < layout.chunk_bytes());
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn smallest_drive_holds_any_chunk_beside_the_largest_drives() {
+    fn smallest_drive_holds_any_chunk_in_a_pool_of_the_largest_drives() {
         for chunk_log2 in 12..=24 {
             let mut capacities = vec![MAX_DRIVE_BYTES; MAX_DRIVES];
             capacities[0] = MIN_DRIVE_BYTES;

@@ -32,7 +32,7 @@ pub struct SegmentRef {
     pub table: MetaExtent,
 }
 
-/// What a checkpoint consists of.
+/// The segments of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Manifest {
     /// The pool.
@@ -48,7 +48,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// What a reader would hold against this manifest.
+    /// Why a reader would refuse this manifest.
     pub fn check(&self) -> Result<(), String> {
         check_name(&self.name)?;
         check_participants(self.segments.len() as u64)?;
@@ -66,7 +66,7 @@ impl Manifest {
     /// The bytes for every drive, to be written at `offset_bytes` in the metadata area.
     ///
     /// # Panics
-    /// When [`Manifest::check`] fails: what no reader accepts must not be committed.
+    /// When [`Manifest::check`] fails: a manifest that no reader accepts must not be committed.
     pub fn encode(&self, offset_bytes: u64) -> Encoded {
         assert_eq!(self.check(), Ok(()), "an impossible manifest");
         let len_bytes = Self::encoded_bytes(&self.name, self.segments.len() as u32);
@@ -113,8 +113,8 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Whether it is what `entry` describes and its tables lie in the metadata area. Until then
-    /// their extents must not be read.
+    /// Whether it is what `entry` describes and its tables lie in the metadata area. Do not read
+    /// their extents before this check.
     pub fn validate(&self, entry: &CatalogueEntry, layout: &Layout) -> Result<(), FormatError> {
         // Lengths are below 2^50 and segments at most 2^16: no overflow in 128 bits.
         let bytes: u128 = self.segments.iter().map(|s| u128::from(s.len_bytes)).sum();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_noticed() {
+    fn damage_is_detected() {
         let Encoded { bytes, extent } = manifest().encode(META_AT);
         every_flip_is_noticed(&bytes, |b| Manifest::decode(b, &extent, POOL, CHECKPOINT));
         every_cut_is_noticed(&bytes, |bytes, hash| {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_counts_are_held_against_the_bytes() {
+    fn hostile_counts_are_checked_against_the_bytes() {
         let Encoded { bytes, extent } = manifest().encode(META_AT);
         let (bytes, hash) = edited(&bytes, |b| b[88..92].fill(0xFF));
         let named = MetaExtent { hash, ..extent };
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn validate_holds_it_against_entry_and_layout() {
+    fn validate_compares_it_with_entry_and_layout() {
         let (manifest, layout) = (manifest(), layout());
         let entry = CatalogueEntry {
             id: CHECKPOINT,

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Structures on a drive and their bytes. Pure: no I/O, no clock, no threads.
 //!
-//! `docs/on-disk-format.md` is the specification; this is the only code that follows it.
+//! `docs/on-disk-format.md` is the specification; only this code implements it.
 //!
 //! Invariants:
-//! - Integers are little-endian; every structure starts with the same 64-byte prologue
-//!   (`codec`) and fills whole blocks.
-//! - Every byte of every block counts: the hash covers all that follows it, padding included, and
-//!   the magic before it is compared. No bit can change unnoticed.
+//! - Integers are little-endian; every structure starts with the same 64-byte prologue (`codec`)
+//!   and fills whole blocks.
+//! - Every byte of every block is checked: the hash covers everything after it, padding included,
+//!   and the magic before it is compared. No bit can change undetected.
 //! - Fields are read through a `codec::Reader`, which exists only for bytes whose hash is right;
-//!   unverified bytes cannot be used by mistake. Right bytes are still checked field by field.
-//! - A count is held against the bytes that are there before anything is allocated for it.
-//! - What `decode` returns is whole in itself. Whether it fits the pool (drives, slots, areas) is
-//!   said by `validate`, and callers use neither locations nor extents before that.
+//!   unverified bytes cannot be used by mistake. Bytes with a right hash are still checked field by
+//!   field.
+//! - A count is checked against the available bytes before anything is allocated for it.
+//! - What `decode` returns is consistent in itself. `validate` checks whether it fits the pool
+//!   (drives, slots, areas); callers use neither locations nor extents before that.
 
 pub mod catalogue;
 mod checksum;

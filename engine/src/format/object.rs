@@ -7,7 +7,7 @@ use crate::limits::BLOCK_BYTES;
 /// decoded extent can overflow.
 pub(super) const MAX_META_OBJECT_BYTES: u64 = 1 << 43;
 
-/// Where a metadata object lies, the same on every drive, and the hash that it must have.
+/// Where a metadata object lies, the same on every drive, and its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MetaExtent {
     /// Where it starts on each drive; whole blocks.
@@ -27,7 +27,7 @@ impl MetaExtent {
         blocks_of(self.len_bytes)
     }
 
-    /// Bytes that it takes on a drive, and that a decoder wants: the length in whole blocks.
+    /// Bytes that it takes on a drive, and that a decoder needs: the length in whole blocks.
     pub fn stored_bytes(&self) -> u64 {
         self.blocks() * BLOCK_BYTES
     }
@@ -38,12 +38,12 @@ pub fn blocks_of(len_bytes: u64) -> u64 {
     len_bytes.div_ceil(BLOCK_BYTES)
 }
 
-/// A metadata object as it goes to every drive. Made by encoders only, so its extent tells the
-/// truth about its bytes.
+/// A metadata object as it is written to every drive. Only encoders make it, so its extent matches
+/// its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded {
     /// Whole blocks, to be written at `extent.offset_bytes`.
     pub bytes: Vec<u8>,
-    /// What the structure that names this one records.
+    /// The record of this object in the structure that names it.
     pub extent: MetaExtent,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The root: names the one catalogue that is a generation's state. Writing it is the commit.
+//! The root: names the catalogue of a generation. Writing it is the commit.
 //!
 //! | offset | size | field                                     |
 //! |--------|------|-------------------------------------------|
@@ -10,8 +10,8 @@
 //! | 112    | 32   | extent of the catalogue                   |
 //! | 144    | 8    | committed, nanoseconds since 1970         |
 //!
-//! Bytes 80 to 152 are the same on every drive; the id is their hash, behind the pool's uuid. Two
-//! roots of one generation with different ids are a fork: two owners wrote one pool.
+//! Bytes 80 to 152 are the same on every drive; the id is the hash of the pool's uuid and these
+//! bytes. Two roots of one generation with different ids are a fork: two owners wrote one pool.
 
 use uuid::Uuid;
 
@@ -41,7 +41,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// Identifies the root whichever drive it lies on.
+    /// Identifies the root, the same on every drive.
     pub fn id(&self) -> [u8; 16] {
         let mut writer = Writer::new(MAGIC, self.pool, BLOCK_BYTES);
         writer.uuid(self.pool);
@@ -101,8 +101,8 @@ impl Root {
         Ok(root)
     }
 
-    /// Whether it fits the pool: the catalogue lies in the slot of this generation. Until then its
-    /// extent must not be read.
+    /// Whether it fits the pool: the catalogue lies in the slot of this generation. Do not read its
+    /// extent before this check.
     pub fn validate(&self, layout: &Layout) -> Result<(), FormatError> {
         let MetaExtent { offset_bytes, len_bytes, .. } = self.catalogue;
         let slot = layout.catalogue_offset(self.generation);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_noticed() {
+    fn damage_is_detected() {
         let (root, at) = (root(), offset_of(&root()));
         let bytes = root.encode(DRIVE, at);
         every_flip_is_noticed(&bytes, |bytes| Root::decode(bytes, POOL, DRIVE, at));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_elsewhere_is_refused() {
+    fn roots_in_a_wrong_place_are_refused() {
         let (root, at) = (root(), offset_of(&root()));
         let bytes = root.encode(DRIVE, at);
         let decode = |pool, drive, at| Root::decode(&bytes, pool, drive, at);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The segment table: where the chunks of one participant's segment lie, their checksums, and the
-//! shards that the segment is made of.
+//! shards of the segment.
 //!
 //! | offset | size    | field                                                       |
 //! |--------|---------|-------------------------------------------------------------|
@@ -98,7 +98,7 @@ impl Shard {
     }
 }
 
-/// Brings shards into the order that a table keeps them in.
+/// Sorts shards into the order of a table.
 #[cfg(any(test, feature = "internals"))]
 pub fn sort_shards(shards: &mut [Shard]) {
     shards.sort_by_key(|s| (s.offset_bytes, s.len_bytes));
@@ -130,12 +130,12 @@ pub fn check_shards(shards: &[Shard], len_bytes: u64) -> Result<(), String> {
     }
 }
 
-/// One chunk: what it must contain and where its copies lie.
+/// One chunk: its checksum and where its copies lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkRecord {
     /// [`super::crc64`] of its real bytes.
     pub crc64: u64,
-    /// Where it lies; as many places for each chunk of a segment.
+    /// Where it lies; the same number of places for each chunk of a segment.
     pub copies: Copies,
 }
 
@@ -159,7 +159,7 @@ pub struct SegmentTable {
 }
 
 impl SegmentTable {
-    /// What a reader would hold against this table.
+    /// Why a reader would refuse this table.
     pub fn check(&self) -> Result<(), String> {
         let chunk_known = (MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&self.chunk_bytes)
             && self.chunk_bytes.is_power_of_two();
@@ -197,7 +197,7 @@ impl SegmentTable {
         self.chunks.first().map_or(1, |chunk| chunk.copies.count())
     }
 
-    /// Bytes of the encoding, without the padding to whole blocks; known before the content is.
+    /// Bytes of the encoding, without the padding to whole blocks; known before the content.
     /// `chunk_bytes` is that of the pool.
     pub fn encoded_bytes(len_bytes: u64, chunk_bytes: u64, copies: u8, shards: &[Shard]) -> u64 {
         PROLOGUE_BYTES
@@ -209,7 +209,7 @@ impl SegmentTable {
     /// The bytes for every drive, to be written at `offset_bytes` in the metadata area.
     ///
     /// # Panics
-    /// When [`SegmentTable::check`] fails: what no reader accepts must not be committed.
+    /// When [`SegmentTable::check`] fails: a table that no reader accepts must not be committed.
     pub fn encode(&self, offset_bytes: u64) -> Encoded {
         assert_eq!(self.check(), Ok(()), "an impossible segment table");
         let copies = self.copies();
@@ -281,7 +281,7 @@ impl SegmentTable {
     }
 
     /// Whether it fits the pool: its chunks have the pool's size and lie in slots that the drives
-    /// have. Until then its locations must not be used.
+    /// have. Do not use its locations before this check.
     pub fn validate(&self, layout: &Layout, drives: &[DriveEntry]) -> Result<(), FormatError> {
         if self.chunk_bytes != layout.chunk_bytes() {
             return Err(corrupt(format!(
@@ -307,7 +307,7 @@ impl SegmentTable {
         Ok(())
     }
 
-    /// The shard that has this byte of the segment.
+    /// The shard that contains this byte of the segment.
     #[cfg(any(test, feature = "internals"))]
     pub fn shard_at(&self, offset_bytes: u64) -> Option<&Shard> {
         let after = self.shards.partition_point(|s| s.offset_bytes <= offset_bytes);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_noticed() {
+    fn damage_is_detected() {
         let Encoded { bytes, extent } = table().encode(META_AT);
         every_flip_is_noticed(&bytes, |bytes| decode(bytes, &extent));
         every_cut_is_noticed(&bytes, |bytes, hash| decode(bytes, &MetaExtent { hash, ..extent }));
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_a_chunk_lie_apart() {
+    fn copies_of_a_chunk_are_on_different_drives() {
         assert_eq!((table().copies(), mirrored().copies()), (1, 2));
         let mut together = mirrored();
         together.chunks[0].copies.second = Some(at(1, 9));
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_counts_are_held_against_the_bytes() {
+    fn hostile_counts_are_checked_against_the_bytes() {
         let Encoded { bytes, extent } = table().encode(META_AT);
         let refusal = |at: usize, value: &[u8]| {
             let (bytes, hash) = edited(&bytes, |b| b[at..at + value.len()].copy_from_slice(value));
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn validate_holds_it_against_the_drives() {
+    fn validate_compares_it_with_the_drives() {
         let capacity_bytes = 64 * MIB;
         let layout = Layout::plan(&[capacity_bytes; 2], MIB).unwrap();
         let state = DriveState::Member;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the tests of every structure share: arbitrary values, and the three attacks that each
-//! decoder has to stand: a flipped bit, cut bytes, and edited bytes under a right hash.
+//! decoder must withstand: a flipped bit, cut bytes, and edited bytes under a right hash.
 
 use std::fmt::Debug;
 
@@ -16,7 +16,7 @@ use crate::units::{Copies, DriveIndex, Generation, Location};
 
 pub(super) const MIB: u64 = 1 << 20;
 
-/// Where the tests let metadata lie: a block-aligned offset with many bits set.
+/// Where the tests place metadata: a block-aligned offset with many bits set.
 pub(super) const META_AT: u64 = 0x0002_0304_0506_7000;
 
 /// A damage of the tests: set the byte at this place of the structure to this value.
@@ -42,7 +42,7 @@ pub(super) fn edited(bytes: &[u8], edit: impl FnOnce(&mut [u8])) -> (Vec<u8>, [u
     (bytes, hash)
 }
 
-/// No bit of any byte, padding included, may change unnoticed.
+/// No bit of any byte, padding included, may change undetected.
 pub(super) fn every_flip_is_noticed<T: Debug>(
     bytes: &[u8],
     decode: impl Fn(&[u8]) -> Result<T, FormatError>,
@@ -77,16 +77,16 @@ pub(super) fn every_cut_is_noticed<T: Debug>(
             assert!(decode(&cut, hash).is_err(), "cut to {len} under a right hash");
         }
     }
-    // Cut, and filled up with zeros under a right hash: what is left may be
-    // another value, but must not panic.
+    // Cut, and filled up with zeros under a right hash: the result may be another value, but
+    // decoding it must not panic.
     for len in (64..u64_at(bytes, 40) as usize).step_by(61) {
         let (cut, hash) = edited(bytes, |bytes| bytes[len..].fill(0));
         let _ = decode(&cut, hash);
     }
 }
 
-/// Edits under a right hash give an error, or a value that is encoded to the very same bytes: no
-/// byte is read in two ways or passed over.
+/// Edits under a right hash give an error, or a value that encodes to the same bytes: no byte is
+/// read in two ways or ignored.
 pub(super) fn edits_give_an_error_or_another_value<T>(
     bytes: &[u8],
     edits: &Edits,
@@ -247,7 +247,7 @@ pub(crate) fn any_table() -> impl Strategy<Value = SegmentTable> {
     let chunk = (any::<u64>(), any::<u16>(), 0..1_u64 << 48).prop_map(|(crc64, drive, slot)| {
         ChunkRecord { crc64, copies: Copies::one(Location { drive: DriveIndex(drive), slot }) }
     });
-    // The second copy of each chunk lies so many drives further.
+    // The second copy of each chunk is that many drives further.
     let mirror = prop::option::of(1..=u16::MAX);
     let shard = ("\\PC{0,30}", 0..3_u64, 0..5000_u64, "[a-z0-9]{0,16}", vec(any::<u64>(), 0..=16));
     let numbers = (0..65_536_u32, 12..=24_u32, any::<prop::sample::Index>());

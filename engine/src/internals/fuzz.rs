@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What fuzzers and everyday tests do with bytes that a drive or a client may present: one body for
-//! each decoder.
+//! What fuzzers and everyday tests do with bytes from a drive or a client: one body for each
+//! decoder.
 //!
 //! Each body decodes the bytes as they are, and then as a hostile drive would present them: with a
-//! right magic, place, length and hash, so that the fields are reached. What decodes must be valid
-//! or be refused by `validate`, and must encode to the very bytes that were read. A panic is a
-//! finding; so is memory or time out of proportion, which the fuzzer's limits notice.
+//! right magic, place, length and hash, so that the fields are reached. A decoded structure must be
+//! valid or be refused by `validate`, and must encode to the bytes that were read. A panic is a
+//! finding; so is too much memory or time, which the fuzzer's limits detect.
 
 use uuid::Uuid;
 use zerocopy::FromBytes;
@@ -20,12 +20,12 @@ use crate::units::Generation;
 
 const MIB: u64 = 1 << 20;
 const CAPACITY_BYTES: u64 = 64 * MIB;
-/// Bytes of a structure that come before its fields.
+/// Bytes of a structure before its fields.
 const PROLOGUE_BYTES: usize = 64;
 const POOL: Uuid = Uuid::from_u128(0x706f_6f6c);
 const DRIVE: Uuid = Uuid::from_u128(0x0064_7269_7665);
 
-/// A decoder's name, as the fuzz targets and the folders of their corpus are called, and its body.
+/// A decoder's name, as in the fuzz targets and the folders of their corpus, and its body.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every decoder.
@@ -48,7 +48,7 @@ pub fn label(data: &[u8]) {
     }
 }
 
-/// A root, of whatever generation its bytes say.
+/// A root, of the generation in its bytes.
 pub fn root(data: &[u8]) {
     let layout = layout();
     let generation = Generation(u64_at(data, 80));
@@ -84,7 +84,7 @@ pub fn catalogue(data: &[u8]) {
     }
 }
 
-/// A manifest, of the checkpoint that its bytes say.
+/// A manifest, of the checkpoint in its bytes.
 pub fn manifest(data: &[u8]) {
     let layout = layout();
     let at = layout.meta_block_offset(0);
@@ -107,7 +107,7 @@ pub fn manifest(data: &[u8]) {
     }
 }
 
-/// A segment table, of the checkpoint and participant that its bytes say.
+/// A segment table, of the checkpoint and participant in its bytes.
 pub fn segment_table(data: &[u8]) {
     let layout = layout();
     let at = layout.meta_block_offset(1);
@@ -161,7 +161,7 @@ fn variants(data: &[u8], magic: [u8; 8], at: u64) -> [Vec<u8>; 2] {
     sealed[26..28].copy_from_slice(&MINOR.to_le_bytes());
     sealed[28..32].fill(0);
     sealed[32..40].copy_from_slice(&at.to_le_bytes());
-    // A block's worth for what is one block; what is longer ends where the data does.
+    // One block for a structure of one block; a longer one ends where the data ends.
     let len = data.len().max(PROLOGUE_BYTES) as u64;
     let one_block = magic == *b"STNLABEL" || magic == *b"STN ROOT";
     let len = if one_block { BLOCK_BYTES } else { len };
@@ -187,7 +187,7 @@ fn extent_of(bytes: &[u8], offset_bytes: u64) -> MetaExtent {
     MetaExtent { offset_bytes, len_bytes: u64_at(bytes, 40), hash }
 }
 
-/// What was read is all that there is, unless a newer minor version may say more.
+/// The structure is exactly what was read, unless a newer minor version may add fields.
 fn same_bytes(read: &[u8], encoded: &[u8]) {
     if read[26..28] == MINOR.to_le_bytes() {
         assert!(read == encoded, "read, and encoded to other bytes");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engine from the inside, for its tests, benches and fuzzers: no part of the command or of the
-//! library. What is named here may change at any time.
+//! The engine from the inside, for its tests, benches and fuzzers: not part of the command or of
+//! the library. Everything here may change at any time.
 
 pub mod bench;
 pub mod crash;
@@ -31,7 +31,7 @@ pub mod format {
     pub use crate::format::*;
 }
 
-/// Regions of huge pages, and what is cut from them.
+/// Regions of huge pages, and the buffers cut from them.
 pub mod memory {
     pub use crate::memory::*;
 }

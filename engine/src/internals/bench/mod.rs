@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Parts of the engine that are not public, for benches to drive one at a time on their own thread:
-//! a [`ReactorHarness`] and a [`RecoveryHarness`], over simulated drives.
+//! Internal parts of the engine for benches, each driven alone on the bench's own thread: a
+//! [`ReactorHarness`] and a [`RecoveryHarness`], over simulated drives.
 //!
-//! - No thread is started and nothing waits for a clock, so one run takes the instructions of
-//!   another.
-//! - What runs is what a pool runs. Each harness checks what came out of it, and panics when that
-//!   is wrong or nothing comes any more: a figure of work that was not done is worse than none.
+//! - No thread is started and nothing waits for a clock, so every run takes the same number of
+//!   instructions.
+//! - The code is the one that a pool runs. Each harness checks the results and panics when they are
+//!   wrong or missing: a figure of work that was not done is worse than none.
 
 mod reactor;
 mod recovery;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One reactor with one drive and one session, turned by its client's thread.
+//! One reactor with one drive and one session, run by its client's thread.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ use crate::reactor::segment::Segment;
 use crate::ring::{self, CompleteEntry, RingSizes, SubmitEntry, Transfer};
 use crate::units::{Copies, DriveIndex, Location};
 
-/// Bytes of a chunk: the smallest, so that a run is about the reactor and not about what the drive
-/// copies and the checksum reads.
+/// Bytes of a chunk: the smallest, so that a run measures the reactor and not the drive's copying
+/// and the checksum.
 pub const CHUNK_BYTES: u64 = MIN_CHUNK_BYTES;
 /// Entries of the submit ring.
 const RING_ENTRIES: u32 = 64;
@@ -33,8 +33,8 @@ const BUFFER_CHUNKS: u64 = 64;
 /// Chunks of a segment to save. Each is written once; a new segment follows.
 const SAVE_CHUNKS: u64 = 4096;
 
-/// A reactor, its drive, and the session that it serves. What the checksum helpers would do is done
-/// between the reactor's turns. The keeper is never asked.
+/// A reactor, its drive, and the session that it serves. The work of the checksum helpers is done
+/// between the reactor's turns. The keeper is never called.
 pub struct ReactorHarness {
     reactor: Reactor,
     queues: Arc<Queues>,
@@ -52,16 +52,16 @@ pub struct ReactorHarness {
     restore: u64,
     entries: Vec<SubmitEntry>,
     completions: Vec<CompleteEntry>,
-    /// The drive from outside.
+    /// The drive, seen from outside.
     #[cfg(test)]
     sim: SimDrive,
 }
 
 impl ReactorHarness {
-    /// Takes a drive of 32 MiB in memory and 2 MiB of buffers, in ordinary pages.
+    /// Allocates a drive of 32 MiB in memory and 2 MiB of buffers, in ordinary pages.
     ///
     /// # Errors
-    /// When the memory cannot be had.
+    /// When the memory cannot be allocated.
     pub fn new() -> Result<ReactorHarness, Error> {
         let sim = SimDrive::new(SimConfig {
             capacity_bytes: MIN_DRIVE_BYTES,
@@ -78,7 +78,7 @@ impl ReactorHarness {
         let drive = DriveQueue::new(device, depth, waiting, DriveIndex(0), Arc::clone(&conditions));
 
         let parkers = [Parker::new()];
-        // Only their queue: there are none.
+        // Only their queue: there are no helpers.
         let checksums = ChecksumHelpers::start(0, CREDITS)?.queue();
         let routes = vec![Route { reactor: 0, local: 0 }];
         let queues = Queues::new(&parkers, &Parker::new(), checksums, routes, layout, conditions);
@@ -130,16 +130,15 @@ impl ReactorHarness {
         Ok(harness)
     }
 
-    /// Puts `count` entries that ask for nothing on the ring, at most 64, and takes their
-    /// completions.
+    /// Puts `count` no-op entries on the ring, at most 64, and takes their completions.
     pub fn nops(&mut self, count: u32) {
         self.entries.clear();
         self.entries.extend((0..count).map(|number| SubmitEntry::nop(number.into())));
         self.run(0);
     }
 
-    /// Writes `chunks` chunks with one entry, at most 64, to places that nothing was written to in
-    /// their segment.
+    /// Writes `chunks` chunks with one entry, at most 64, to places of their segment that were not
+    /// written before.
     pub fn write(&mut self, chunks: u64) {
         if self.saved + chunks > SAVE_CHUNKS {
             let (port, handle) = (self.port, self.save);
@@ -175,7 +174,7 @@ impl ReactorHarness {
     /// Submits the entries and turns the reactor until each has completed with `result`.
     fn run(&mut self, result: u64) {
         let count = self.entries.len();
-        // The reactor does not sleep between turns: it need not be woken.
+        // The reactor does not sleep between turns: no wake-up is needed.
         let accepted = self.client.submit(&self.entries).accepted;
         assert_eq!(accepted, count, "more entries than the ring holds");
         let mut taken = 0;
@@ -190,7 +189,7 @@ impl ReactorHarness {
         }
     }
 
-    /// Goes on with a segment of which nothing is written.
+    /// Continues with a segment of which nothing is written.
     fn add_save(&mut self) -> Arc<Segment> {
         let place = |slot| Copies::one(Location { drive: DriveIndex(0), slot });
         let copies: Vec<Copies> = (0..SAVE_CHUNKS).map(place).collect();
@@ -212,7 +211,7 @@ impl ReactorHarness {
     }
 }
 
-/// Sends the reactor a message and lets it answer, on this very thread.
+/// Sends the reactor a message and lets it answer, on this thread.
 fn ask<T>(queues: &Queues, reactor: &mut Reactor, message: impl FnOnce(Sender<T>) -> Control) -> T {
     let (answer, result) = crossbeam::channel::bounded(1);
     let sent = queues.reactors[0].mailbox.send(message(answer));

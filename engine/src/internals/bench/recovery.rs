@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pool that holds checkpoints, opened for writing again and again.
+//! A pool with checkpoints, opened for writing again and again.
 
 use std::cell::RefCell;
 
@@ -20,20 +20,20 @@ use crate::state::{CheckpointSpec, State};
 use crate::units::Generation;
 
 const DRIVES: usize = 4;
-/// Sparse: no chunk is written, so only metadata takes memory.
+/// Sparse: no chunk is written, so only metadata uses memory.
 const CAPACITY_BYTES: u64 = 1 << 40;
 /// Of each checkpoint, which one participant wrote.
 const SEGMENT_BYTES: u64 = 64 << 20;
 
-/// The drives of a pool. Data of its checkpoints was never written: opening does not look at data.
+/// The drives of a pool. Data of its checkpoints was never written: opening does not read data.
 pub struct RecoveryHarness {
     drives: DirectDrives,
     checkpoints: usize,
 }
 
 impl RecoveryHarness {
-    /// A pool of four drives, with so many checkpoints of 64 MiB. Its ring of roots is full, so
-    /// that one opening finds as many as the next.
+    /// A pool of four drives, with this number of checkpoints of 64 MiB. Its ring of roots is full,
+    /// so that every opening finds the same number of roots.
     ///
     /// # Errors
     /// Those of [`crate::format_pool`] and of commits, which sound drives in memory do not have;
@@ -78,12 +78,11 @@ impl RecoveryHarness {
         Ok(harness)
     }
 
-    /// Opens the pool for writing, from the labels to the state and to the empty commit that ends
-    /// it; the result is that commit's generation. Not part of it: opening the devices, and the
-    /// threads.
+    /// Opens the pool for writing, from the labels to the state and to the empty commit at the end;
+    /// the result is that commit's generation. Not included: opening the devices, and the threads.
     ///
     /// # Panics
-    /// When it fails, finds anything wrong, or finds other than the checkpoints that there are.
+    /// When it fails, finds anything wrong, or does not find exactly the checkpoints that exist.
     pub fn open(&mut self) -> Generation {
         let state = self.recover().expect("sound drives");
         assert_eq!(state.checkpoints().count(), self.checkpoints);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What may be done to an open pool, and why it may end early.
+//! The acts on an open pool, and the reasons why one ends early.
 
 use crate::error::Error;
 
-/// What is done to the pool.
+/// An act on the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Act {
     /// Save a checkpoint of one chunk.
@@ -28,7 +28,7 @@ pub(super) enum Act {
 }
 
 impl Act {
-    /// What the small worlds are made of.
+    /// The acts of the small worlds.
     pub(super) const SMALL: [Act; 6] =
         [Act::SaveSmall, Act::SaveSpanning, Act::SavePair, Act::Remove, Act::Reclaim, Act::Reopen];
     /// Long runs do these, too.
@@ -48,9 +48,9 @@ impl Act {
 /// Why an act ended early.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// The engine said so; the pool goes on.
+    /// The engine refused it; the pool continues.
     Refused(Error),
-    /// The power went.
+    /// The power failed.
     PowerCut,
     /// Something is wrong.
     Violation(String),

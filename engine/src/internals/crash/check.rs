@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Opens a crash image as anybody would after the power is back, and holds what is found against
-//! what was promised.
+//! Opens a crash image as a user would after the power is back, and compares it with what was
+//! promised.
 
 use std::collections::HashSet;
 
@@ -21,28 +21,28 @@ use crate::recover::opening::Opening;
 use crate::state::{Availability, Committed, State};
 use crate::units::{DriveIndex, Location};
 
-/// Far behind every time that a pool's life has.
+/// Far after every time in a pool's life.
 const LATER_UNIX_NS: u64 = 1_800_000_000_000_000_000;
 
-/// One image's examiner.
+/// Checks one image.
 pub(super) struct Checker<'a> {
     pub(super) lab: &'a Lab,
     pub(super) tally: &'a Tally,
     pub(super) expected: &'a Expected,
     /// Also crash the recovery.
     pub(super) nest: bool,
-    /// Decides which images get the dearer checks.
+    /// Decides which images get the more expensive checks.
     pub(super) seed: u64,
 }
 
-/// What opening found.
+/// The result of an opening.
 struct Opened {
     state: State,
     notices: Vec<Notice>,
 }
 
 impl Checker<'_> {
-    /// Checks an image, which is changed by it. Says how many more images were looked at.
+    /// Checks an image, and changes it. Returns how many more images were checked.
     pub(super) fn check(&self, image: &[SimDrive]) -> Result<u64, String> {
         let mut rng = SimRng::new(self.seed);
         let generation = self.read_only(image, &mut rng)?;
@@ -68,8 +68,7 @@ impl Checker<'_> {
             .map_err(|error| format!("the pool does not open: {error}"))
     }
 
-    /// Opens for reading: which generation is it, is it one that may be seen, and is all of it
-    /// right?
+    /// Opens for reading: may this generation be seen, and is all of it right?
     fn read_only(&self, image: &[SimDrive], rng: &mut SimRng) -> Result<u64, String> {
         let before = digest(image);
         let opened = self.open(image, false)?;
@@ -103,14 +102,14 @@ impl Checker<'_> {
             let stored = &contents[&committed.name()];
             match verify_checkpoint(&mut drives, state.label(), committed, stored)? {
                 None => {}
-                Some(damage) => return Err(format!("after a mere crash: {damage}")),
+                Some(damage) => return Err(format!("after a crash without damage: {damage}")),
             }
         }
         Ok(())
     }
 
-    /// Opens for writing: the same is visible, free space is what nobody needs, what recovery wrote
-    /// is durable, and saving works again.
+    /// Opens for writing: the same is visible, free space is what no checkpoint needs, what
+    /// recovery wrote is durable, and saving works again.
     fn read_write(
         &self,
         image: &[SimDrive],
@@ -126,8 +125,7 @@ impl Checker<'_> {
         image.iter().for_each(|sim| sim.crash_keeping(&[], None));
 
         if rng.one_in(4) {
-            // Saving again is the engine's own business from here on, so a second explorer's pool
-            // does it, without exploring.
+            // From here on a second explorer's pool saves, without exploring.
             let mut expected = self.expected.clone();
             expected.begin(generation + 1, contents.clone());
             expected.acknowledge(generation + 1);
@@ -164,16 +162,16 @@ impl Checker<'_> {
     }
 
     /// With the newest catalogue damaged on every drive, the generation before is opened, reported,
-    /// and whole: the two newest generations are never written.
+    /// and whole: the two newest generations are never overwritten.
     fn fall_back(&self, image: &[SimDrive], generation: u64) -> Result<(), String> {
         let Some(before) = self.expected.history.get(&(generation - 1)) else { return Ok(()) };
-        let hurt: Vec<SimDrive> = image.iter().map(SimDrive::fork).collect();
-        let label = self.open(&hurt, false)?.state.label().clone();
+        let damaged: Vec<SimDrive> = image.iter().map(SimDrive::fork).collect();
+        let label = self.open(&damaged, false)?.state.label().clone();
         let offset = label.layout.catalogue_offset(crate::units::Generation(generation));
-        hurt.iter().for_each(|sim| sim.corrupt(offset, BLOCK_BYTES, self.seed));
+        damaged.iter().for_each(|sim| sim.corrupt(offset, BLOCK_BYTES, self.seed));
         for writable in [false, true] {
             let opened = self
-                .open(&hurt, writable)
+                .open(&damaged, writable)
                 .map_err(|error| format!("after damage to the newest catalogue: {error}"))?;
             let reported = |notice: &Notice| {
                 matches!(notice, Notice::FellBack { lost, opened }
@@ -183,18 +181,18 @@ impl Checker<'_> {
                 return Err(format!("falling back from {generation} was not reported"));
             }
             same_names(&opened.state, before)?;
-            self.compare(&hurt, &opened.state, generation - 1)
+            self.compare(&damaged, &opened.state, generation - 1)
                 .map_err(|what| format!("the generation before the newest: {what}"))?;
         }
-        // What was written on top of the older generation is the newest now.
-        let opened = self.open(&hurt, false)?;
+        // What was written after the older generation is the newest now.
+        let opened = self.open(&damaged, false)?;
         self.generation_is(&opened.state, generation + 1)?;
         same_names(&opened.state, before)
     }
 
     /// A mirrored pool loses any one drive: the same is visible, every byte is there, the pool can
-    /// be written, and the drive is not welcome when it comes back. A pool without copies still
-    /// tells what it has.
+    /// be written, and the drive is refused when it comes back. A pool without copies still reports
+    /// what it has.
     fn lose_a_drive(
         &self,
         image: &[SimDrive],
@@ -204,17 +202,17 @@ impl Checker<'_> {
         if image.len() < 2 {
             return Ok(());
         }
-        let hurt: Vec<SimDrive> = image.iter().map(SimDrive::fork).collect();
-        let gone = DriveIndex(rng.index(hurt.len()) as u16);
+        let damaged: Vec<SimDrive> = image.iter().map(SimDrive::fork).collect();
+        let gone = DriveIndex(rng.index(damaged.len()) as u16);
         let context = |what: String| format!("without drive {gone}: {what}");
         for writable in [false, true] {
-            let mut drives = self.lab.drive(&hurt).map_err(|error| error.to_string())?;
+            let mut drives = self.lab.drive(&damaged).map_err(|error| error.to_string())?;
             let mut without = Without { drives: &mut drives, gone };
             let opening = Opening { writable, degraded: writable, now_unix_ns: LATER_UNIX_NS };
             let state = open_as(&mut without, opening, &mut Vec::new())
                 .map_err(|error| context(format!("the pool does not open: {error}")))?;
             let found = state.root().generation.0 - u64::from(writable);
-            // The drive that is gone may be the only one with a root that was not acknowledged.
+            // The missing drive may be the only one with a root that was not acknowledged.
             let contents = self.expected.history.get(&found);
             let contents =
                 contents.filter(|_| (self.expected.promised..=generation).contains(&found));
@@ -238,8 +236,8 @@ impl Checker<'_> {
                 }
             }
         }
-        hurt.iter().for_each(|sim| sim.crash_keeping(&[], None));
-        match self.open(&hurt, true) {
+        damaged.iter().for_each(|sim| sim.crash_keeping(&[], None));
+        match self.open(&damaged, true) {
             Err(text) if text.contains("written without it") => Ok(()),
             Err(text) => Err(context(format!("and it comes back: {text}"))),
             Ok(_) => {
@@ -253,7 +251,7 @@ impl Checker<'_> {
         let copies: Vec<SimDrive> = image.iter().map(SimDrive::fork).collect();
         let mut expected = self.expected.clone();
         let contents = expected.history[&generation].clone();
-        // What recovery saw is what it must keep: it may have been shown to a user.
+        // What recovery saw it must keep: a user may have seen it.
         expected.see(generation);
         expected.begin(generation + 1, contents);
         let mut explorer = self.explorer(&copies, expected, DEEPER);
@@ -288,15 +286,15 @@ impl Checker<'_> {
     }
 }
 
-/// Deep enough that nothing is nested any more.
+/// Deep enough to nest no further.
 const DEEPER: u32 = 1;
 
-/// A crash tears roots, which is reported; it damages nothing else that is looked at.
+/// A crash tears roots, which is reported; it damages nothing else that is read.
 fn only_a_torn_root(notice: &Notice) -> Result<(), String> {
     match notice {
         Notice::Repaired(damage) | Notice::DamagedCopy(damage) if damage.what == "root" => Ok(()),
         Notice::RolledForward(_) => Ok(()),
-        other => Err(format!("after a mere crash: {other}")),
+        other => Err(format!("after a crash without damage: {other}")),
     }
 }
 
@@ -316,7 +314,7 @@ pub(super) fn same_names(state: &State, contents: &Contents) -> Result<(), Strin
         ));
     }
     match state.checkpoints().find_map(|committed| committed.damage.as_ref()) {
-        Some(damage) => Err(format!("after a mere crash: {damage}")),
+        Some(damage) => Err(format!("after a crash without damage: {damage}")),
         None => Ok(()),
     }
 }
@@ -337,8 +335,8 @@ pub(super) fn read_tables(
     Ok((manifest, tables))
 }
 
-/// Reads a checkpoint as a restore would. `Ok(None)`: it is what was saved. `Ok(Some)`: it is not,
-/// and that is reported. `Err`: it is not, and a restore would not notice.
+/// Reads a checkpoint as a restore would. `Ok(None)`: it is what was saved. `Ok(Some)`: it is
+/// damaged, and that is reported. `Err`: it is wrong, and a restore would not detect it.
 pub(super) fn verify_checkpoint(
     drives: &mut dyn Drives,
     label: &Label,
@@ -399,7 +397,7 @@ fn data_damage(label: &Label, name: &str, location: Location, chunk: u64) -> Dam
     }
 }
 
-/// Free is what no checkpoint names: nothing leaks, nothing is free that is in use.
+/// Free is exactly what no checkpoint names: nothing leaks, and nothing in use is free.
 pub(super) fn check_free(lab: &Lab, image: &[SimDrive], state: &State) -> Result<(), String> {
     let mut drives = lab.drive(image).map_err(|error| error.to_string())?;
     let label = state.label();
@@ -410,7 +408,8 @@ pub(super) fn check_free(lab: &Lab, image: &[SimDrive], state: &State) -> Result
             .map_err(|error| format!("free space: {error}"))?;
         let extents = manifest.segments.iter().map(|segment| segment.table);
         for extent in extents.chain([committed.entry.manifest]) {
-            let (start, count) = label.layout.meta_blocks_of(&extent).ok_or("an extent astray")?;
+            let (start, count) =
+                label.layout.meta_blocks_of(&extent).ok_or("a misplaced extent")?;
             blocks.extend(start..start + count);
         }
         for chunk in tables.iter().flat_map(|table| &table.chunks) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Crashes a pool before each batch of writes, in many ways, and has each image checked.
+//! Crashes a pool before each batch of writes, in many ways, and checks each image.
 //!
-//! A batch is what the engine runs without an order inside it. Before it runs, the writes at risk
-//! are those that completed and were not flushed, and those of the batch. A power cut at any
-//! command boundary within the batch leaves some subset of them, so the subsets cover all
-//! boundaries; the ones that a serial drive would leave are always among the chosen.
+//! A batch is a set of commands that the engine runs in no fixed order. Before it runs, the writes
+//! at risk are those that completed and were not flushed, and those of the batch. A power cut at
+//! any command boundary within the batch leaves some subset of them, so the subsets cover all
+//! boundaries. The subsets that a serial drive would leave are always chosen.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -22,7 +22,7 @@ use crate::drives::{DriveCommand, Drives};
 use crate::error::IoError;
 use crate::limits::BLOCK_BYTES;
 
-/// More than one nested level would only repeat what the first sees.
+/// A deeper nested level would only repeat what the first one checks.
 const DEEPEST: u32 = 1;
 
 /// What all explorers of one run share.
@@ -30,7 +30,7 @@ const DEEPEST: u32 = 1;
 pub(super) struct Tally {
     /// Digests of all images so far.
     images: Mutex<HashSet<u64>>,
-    /// Digests of images, each with what was expected of it.
+    /// Digests of images, each with the expectations for it.
     checked: Mutex<HashSet<u64>>,
 }
 
@@ -52,24 +52,24 @@ pub(super) struct Explorer<'a> {
     pub(super) expected: Expected,
     pub(super) effort: Effort,
     pub(super) rng: SimRng,
-    /// Images made, those that were seen before included.
+    /// Images made, including those seen before.
     pub(super) images: u64,
-    /// The first thing that is wrong.
+    /// The first violation.
     pub(super) violation: Option<String>,
-    /// Whether writes to what the two newest generations need are a violation. They are not where
+    /// Whether writes to what the two newest generations need are a violation. They are not while
     /// damage is repaired in place.
     pub(super) guards: bool,
     /// Those places: the drive in the high 16 bits, the offset below.
     pub(super) protected: Vec<std::ops::Range<u64>>,
-    /// The power really goes at one in this many batches.
+    /// The power really fails at one in this many batches.
     pub(super) cut_one_in: u64,
-    /// What the power left.
+    /// The drives after the power cut.
     pub(super) survivors: Option<Vec<SimDrive>>,
     pub(super) depth: u32,
 }
 
 impl<'a> Explorer<'a> {
-    /// Before a batch runs, or with an empty one while nothing does.
+    /// Before a batch runs; with an empty one while nothing runs.
     pub(super) fn explore(&mut self, batch: &[DriveCommand<'_>]) {
         if self.violation.is_none()
             && let Err(violation) = self.try_explore(batch)
@@ -120,7 +120,7 @@ impl<'a> Explorer<'a> {
         Ok(())
     }
 
-    /// Copies of the drives on which the writes of the batch are as much at risk as those before.
+    /// Copies of the drives where the writes of the batch are as much at risk as earlier ones.
     fn put_at_risk(&self, batch: &[DriveCommand<'_>]) -> Result<Vec<SimDrive>, String> {
         let forks: Vec<SimDrive> = self.sims.iter().map(SimDrive::fork).collect();
         let mut writes: Vec<DriveCommand<'_>> = batch
@@ -138,18 +138,18 @@ impl<'a> Explorer<'a> {
         Ok(forks)
     }
 
-    /// Extents of the two newest generations are never written.
+    /// Extents of the two newest generations are never overwritten.
     fn check_writes(&self, batch: &[DriveCommand<'_>]) -> Result<(), String> {
         for command in batch {
             let DriveCommand::Write { drive, offset_bytes, data, .. } = command else { continue };
             let (start, end) = (*offset_bytes, offset_bytes + data.len() as u64);
             let place = |at: u64| u64::from(drive.0) << 48 | at;
-            let hurt = |range: &&std::ops::Range<u64>| {
+            let hits = |range: &&std::ops::Range<u64>| {
                 place(start) < range.end && range.start < place(end)
             };
-            if self.protected.iter().any(|range| hurt(&range)) {
+            if self.protected.iter().any(|range| hits(&range)) {
                 return Err(format!(
-                    "drive {drive}: a write of bytes {start} to {end} hurts generation {} or the one before",
+                    "drive {drive}: a write of bytes {start} to {end} overwrites generation {} or the one before",
                     self.expected.acknowledged
                 ));
             }
@@ -180,7 +180,7 @@ impl Drives for Watched<'_, '_> {
     }
 }
 
-/// The drives after a power cut that left what `choice` says.
+/// The drives after a power cut that left the writes of `choice`.
 fn crash(sims: &[SimDrive], risks: &[(usize, WriteId, u64)], choice: &Choice) -> Vec<SimDrive> {
     let crash_one = |(number, sim): (usize, &SimDrive)| {
         let copy = sim.fork();
@@ -200,7 +200,7 @@ fn crash(sims: &[SimDrive], risks: &[(usize, WriteId, u64)], choice: &Choice) ->
     sims.iter().enumerate().map(crash_one).collect()
 }
 
-/// The digest of what all drives hold.
+/// The digest of the contents of all drives.
 pub(super) fn digest(sims: &[SimDrive]) -> u64 {
     let mut hash = Xxh3::new();
     sims.iter().for_each(|sim| hash.update(&sim.durable_digest().to_le_bytes()));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drives that do wrong: what they hurt is reported, and nothing wrong is shown as right.
+//! Faulty drives: all damage is reported, and nothing wrong is shown as right.
 //!
 //! All faults of a run are on one drive. A pool of two or more has sound copies of all metadata on
-//! the others, so it must open at the right generation and may miss nothing but data of that drive.
-//! A pool of one drive may miss anything, as long as it says so.
+//! the other drives, so it must open at the right generation and may lose only data of that drive.
+//! A pool of one drive may lose anything, as long as it reports it.
 
 use super::act::{Act, Stop};
 use super::check::{same_names, verify_checkpoint};
@@ -19,10 +19,10 @@ use crate::units::Generation;
 
 /// Acts of one run.
 const ACTS: usize = 40;
-/// What a drive says that cannot do what it is asked.
+/// The status of a drive that cannot carry out a command.
 const INTERNAL_ERROR: IoError = IoError::Nvme { sct: 0, sc: 0x06, dnr: true };
 
-/// Acts with a fault at most of them; after each, the pool is opened as it is on the drives.
+/// Acts with a fault in most of them; after each act, the pool is opened from the drives' contents.
 pub(super) fn faulty_run(mut live: Live<'_>, rng: &mut SimRng) -> Result<u64, String> {
     let drives = live.explorer.sims.len();
     let victim = rng.index(drives);
@@ -31,7 +31,7 @@ pub(super) fn faulty_run(mut live: Live<'_>, rng: &mut SimRng) -> Result<u64, St
     let mut opened = 0;
     for _ in 0..ACTS {
         let fault = arm(&live, victim, rng);
-        // A pool of one drive may be past opening.
+        // A pool of one drive may not open any more.
         let choices = if drives == 1 { &[Act::SaveSmall, Act::Remove][..] } else { &Act::ALL };
         let act = choices[rng.index(choices.len())];
         done.push(format!("{act:?} with {fault}"));
@@ -57,7 +57,7 @@ pub(super) fn faulty_run(mut live: Live<'_>, rng: &mut SimRng) -> Result<u64, St
     Ok(opened)
 }
 
-/// Sets a fault for the next act; says which.
+/// Sets a fault for the next act; returns its description.
 fn arm(live: &Live<'_>, victim: usize, rng: &mut SimRng) -> String {
     let layout = live.state().label().layout.clone();
     let sim = &live.explorer.sims[victim];
@@ -83,7 +83,7 @@ fn arm(live: &Live<'_>, victim: usize, rng: &mut SimRng) -> String {
     }
 }
 
-/// Flips a bit of something that the newest generation needs; says of what.
+/// Flips a bit that the newest generation needs; returns where.
 fn flip(live: &mut Live<'_>, victim: usize, rng: &mut SimRng) -> String {
     let label = live.state().label().clone();
     let layout: &Layout = &label.layout;
@@ -136,7 +136,7 @@ fn reported_or_right(live: &Live<'_>, image: &[SimDrive], serial: &str) -> Resul
     if !newest && !reported_older {
         return Err(format!("generation {generation} opens, not {}", expected.acknowledged));
     }
-    let contents = expected.history.get(&generation).ok_or("a generation nobody made")?;
+    let contents = expected.history.get(&generation).ok_or("a generation that was never made")?;
     same_names(&state, contents)?;
     for committed in state.checkpoints() {
         let stored = &contents[&committed.name()];
@@ -150,8 +150,8 @@ fn reported_or_right(live: &Live<'_>, image: &[SimDrive], serial: &str) -> Resul
     Ok(if newest { Found::Opened } else { Found::Lost })
 }
 
-/// Fails the Nth command of an act, for every N: once, and from there on. What the act
-/// says must be true, and the pool must go on.
+/// Fails the Nth command of an act, for every N: once, and from there on. The result of the act
+/// must be true, and the pool must continue.
 pub(super) fn fail_each_command<'a>(
     start: &dyn Fn() -> Result<Live<'a>, String>,
     act: Act,
@@ -160,7 +160,7 @@ pub(super) fn fail_each_command<'a>(
 ) -> Result<u64, String> {
     for number in 0.. {
         let mut live = start()?;
-        // Something to remove, and something that must not be lost.
+        // One checkpoint to remove, and one that must not be lost.
         for _ in 0..2 {
             live.perform(Act::SaveSmall).map_err(|stop| stop.to_string())?;
         }
@@ -189,7 +189,7 @@ pub(super) fn fail_each_command<'a>(
             }
             Err(stop) => return Err(context(stop.to_string())),
         }
-        // Whatever it said, opening finds what was acknowledged, and saving works.
+        // Whatever the result, opening finds what was acknowledged, and saving works.
         live.power_cut().map_err(|stop| context(stop.to_string()))?;
         live.save_again().map_err(context)?;
     }

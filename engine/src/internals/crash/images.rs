@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which crash images to look at: subsets of the writes at risk, and torn ones among them. Pure.
+//! Which crash images to check: subsets of the writes at risk, and torn writes in them. Pure.
 
 use std::ops::Range;
 
 use crate::device::sim::SimRng;
 
-/// 512-byte sectors of a block, and of nothing smaller than a block.
+/// 512-byte sectors of a block. Every write is whole blocks.
 const SECTORS_PER_BLOCK: u64 = 8;
 
 /// What survives of the writes at risk, which are numbered from 0.
@@ -13,24 +13,23 @@ const SECTORS_PER_BLOCK: u64 = 8;
 pub(super) struct Choice {
     /// Writes that survive whole.
     pub(super) kept: Vec<bool>,
-    /// One of which only some sectors survive.
+    /// One write of which only some sectors survive.
     pub(super) torn: Option<(usize, Range<u64>)>,
 }
 
-/// How hard to look.
+/// How many images to check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Effort {
     /// All subsets of up to this many writes at risk.
     pub(super) exhaustive: usize,
-    /// The subsets that a serial drive would leave, each write alone, each write missing, each
-    /// torn.
+    /// The subsets that a serial drive would leave; each write alone, missing, and torn.
     pub(super) structured: bool,
-    /// Subsets by the seed, where not all are looked at.
+    /// Random subsets by the seed, where not all are checked.
     pub(super) random: usize,
 }
 
 impl Effort {
-    /// Looks at nothing.
+    /// Checks nothing.
     pub(super) const NONE: Effort = Effort { exhaustive: 0, structured: false, random: 0 };
 }
 
@@ -52,7 +51,7 @@ pub(super) fn choices(blocks: &[u64], effort: Effort, rng: &mut SimRng) -> Vec<C
     }
     if effort.structured {
         for (torn, length) in blocks.iter().enumerate() {
-            // With nothing else, with everything before it, or with all others.
+            // Alone, with everything before it, or with all other writes.
             let reach = [0, torn, count][rng.index(3)];
             let kept = (0..count).map(|i| i < reach && i != torn).collect();
             choices.push(Choice { kept, torn: Some((torn, sectors(*length, rng))) });

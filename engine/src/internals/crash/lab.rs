@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the explorer works: arenas to drive simulated drives with, and a freshly formatted pool.
+//! The explorer's workplace: arenas for simulated drives, and a freshly formatted pool.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use crate::units::DriveIndex;
 
 /// The smallest drive that a pool takes.
 const CAPACITY_BYTES: u64 = crate::format::layout::MIN_DRIVE_BYTES;
-/// Small, so that a checkpoint that spans all drives is little to write and to compare.
+/// Small, so that a checkpoint on all drives is quick to write and to compare.
 pub(super) const CHUNK_BYTES: u64 = 64 << 10;
-/// Slots of each drive that the ballast leaves free, so that space is soon used again.
+/// Slots of each drive that the ballast leaves free, so that space is soon reused.
 const FREE_SLOTS: u64 = 4;
 /// The time of the first commit; every later one is a nanosecond later.
 const BIRTH_UNIX_NS: u64 = 1_700_000_000_000_000_000;
@@ -96,7 +96,7 @@ impl Drives for Without<'_> {
             let is_read = matches!(command, DriveCommand::Read { .. });
             assert!(is_read || !*gone, "a missing drive is written");
         }
-        // Reads of the drive that is gone run with the others, and their results are hidden.
+        // Reads of the missing drive run with the other reads, and their results are hidden.
         let statuses = self.drives.run(batch);
         for (command, gone) in batch.iter_mut().zip(&gone) {
             if let DriveCommand::Read { into, .. } = command
@@ -110,7 +110,7 @@ impl Drives for Without<'_> {
     }
 }
 
-/// How many drives a pool has, and copies each of its chunks.
+/// Drives of a pool, and copies of each of its chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Shape {
     pub(super) drives: usize,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An open pool on one thread: brings the committer what the keeper and the sessions bring it,
-//! while an explorer looks on. What is committed, and in which order, is the committer's own.
+//! An open pool on one thread: passes the committer what the keeper and the sessions pass it, while
+//! an explorer watches. The committer decides what is committed and in which order.
 
 use std::cell::{Ref, RefCell};
 use std::ops::Range;
@@ -39,7 +39,7 @@ pub(super) struct Live<'a> {
 /// The committer, over a state that is kept here.
 type KeptCommitter = Committer<Rc<RefCell<State>>>;
 
-/// The drives while the committer has them. It must not hold the state then: a trainer may begin.
+/// The drives during a commit. The committer must not hold the state then: a trainer may begin.
 struct Busy<'e, 'a> {
     drives: Watched<'e, 'a>,
     state: &'e Rc<RefCell<State>>,
@@ -76,7 +76,7 @@ impl<'a> Live<'a> {
         Ok(live)
     }
 
-    /// Goes on with a pool that is open already.
+    /// Continues with a pool that is already open.
     pub(super) fn adopt(
         explorer: Explorer<'a>,
         state: State,
@@ -112,13 +112,13 @@ impl<'a> Live<'a> {
         self.state.borrow()
     }
 
-    /// The drives and what they must hold.
+    /// The drives and their expected contents.
     pub(super) fn end(self) -> (Vec<SimDrive>, super::model::Expected) {
         drop(self.drives);
         (self.explorer.sims, self.explorer.expected)
     }
 
-    /// Does it. `Ok(false)`: there was nothing to do, or no room.
+    /// Carries out an act. `Ok(false)`: there was nothing to do, or no room.
     pub(super) fn perform(&mut self, act: Act) -> Result<bool, Stop> {
         let drives = self.explorer.sims.len() as u64;
         match act {
@@ -163,7 +163,7 @@ impl<'a> Live<'a> {
     fn save_meanwhile(&mut self) -> Result<bool, Stop> {
         let Some(begun) = self.begin(&[SMALL_BYTES])? else { return Ok(false) };
         let save = self.next_save(&[SMALL_BYTES]);
-        // A commit has four batches; each of them has its turn.
+        // A commit has four batches; each of them gets its turn.
         let after_batches = save.step % 4;
         self.meanwhile = Some(Meanwhile { after_batches, save, begun: None });
         let both = self.waiting.take().into_iter().chain([begun]).collect();
@@ -219,7 +219,7 @@ impl<'a> Live<'a> {
         }
     }
 
-    /// Gives up a checkpoint that this many participants have joined.
+    /// Aborts a checkpoint that this many participants have joined.
     fn give_up(&mut self, number: u64, participants: usize) {
         (0..participants as u32).for_each(|ended| self.committer.give_up(number, Some(ended)));
     }
@@ -264,14 +264,14 @@ impl<'a> Live<'a> {
         self.generation(contents, |committer, drives, now| committer.reclaim(drives, now))
     }
 
-    /// Has the committer make a generation, which is to hold `contents`.
+    /// Makes the committer make a generation, which must contain `contents`.
     fn generation(
         &mut self,
         contents: Contents,
         make: impl FnOnce(&mut KeptCommitter, &mut dyn Drives, u64) -> Result<Generation, Error>,
     ) -> Result<(), Stop> {
         let now = self.tick();
-        // A pool that is poisoned makes none, and may have one under way for ever.
+        // A poisoned pool makes no generation; the one that it was making may stay pending forever.
         if self.state().check_poison().is_ok() {
             let next = self.state().next_generation().0;
             self.explorer.expected.begin(next, contents);
@@ -308,7 +308,7 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
-    /// Opens the pool again; what is in the drives' caches stays there.
+    /// Opens the pool again; the drives keep what is in their caches.
     fn reopen(&mut self) -> Result<(), Stop> {
         self.waiting = None;
         let now = self.tick();
@@ -325,7 +325,7 @@ impl<'a> Live<'a> {
                 self.committer = Committer::new(Rc::clone(&self.state));
             }
             Err(error) => {
-                // What the state knew may be outdated; nothing goes on with it.
+                // The state may be outdated; nothing continues with it.
                 self.state.borrow_mut().poison("open", error.to_string());
                 return Err(Stop::Refused(error));
             }
@@ -369,7 +369,7 @@ impl<'a> Live<'a> {
         (!extents.is_empty()).then(|| extents[rng.index(extents.len())])
     }
 
-    /// The power went during an act: opens what is left, and learns what that is.
+    /// The power failed during an act: opens the drives, and learns what survived.
     pub(super) fn recover(&mut self) -> Result<(), Stop> {
         let Some(survivors) = self.explorer.survivors.take() else { return Ok(()) };
         self.waiting = None;
@@ -397,7 +397,7 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
-    /// One more small save, making room for it if need be.
+    /// One more small save, after making room for it if needed.
     pub(super) fn save_again(&mut self) -> Result<(), String> {
         for _ in 0..4 {
             match self.perform(Act::SaveSmall) {

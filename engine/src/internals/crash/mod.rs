@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The crash explorer: drives the engine's own committer and recovery over simulated drives, on one
-//! thread, crashes them in every way that a power cut may leave them, and holds each image
-//! against a model of what was acknowledged.
+//! thread, crashes them in every way that a power cut may leave them, and compares each image with
+//! a model of what was acknowledged.
 //!
-//! - Small worlds: all sequences of up to three acts on one to four drives, and on mirrors of
-//!   two and three, and one or two of them before a save during whose commit a trainer begins. Each
-//!   sequence explores the crashes of its last act; those of the ones before are another
-//!   sequence's.
-//! - Long runs: many acts by a seed, with power cuts between them, and with bits that flip
-//!   and writes that are lost or land elsewhere on one drive.
-//! - One seed gives one run, whatever the number of threads: an item's images follow from the seed,
-//!   the round and the item alone, and a run ends only between groups of items.
+//! - Small worlds: all sequences of up to three acts on one to four drives, and on mirrors of two
+//!   and three, and one or two of them before a save during whose commit a trainer begins. Each
+//!   sequence explores the crashes of its last act; other sequences explore those of the earlier
+//!   acts.
+//! - Long runs: many acts by a seed, with power cuts between them, and with bits that flip and
+//!   writes that are lost or land elsewhere on one drive.
+//! - One seed gives one run, for any number of threads: the images of an item depend only on the
+//!   seed, the round and the item, and a run ends only between groups of items.
 
 mod act;
 mod check;
@@ -40,7 +40,7 @@ use model::Expected;
 
 /// Acts of the longest sequence.
 const LONGEST: u32 = 3;
-/// Items between two looks at whether there are enough images.
+/// Items between two checks whether there are enough images.
 const GROUP: usize = 32;
 /// Long runs in each round.
 const LONG_RUNS: usize = 24;
@@ -52,9 +52,9 @@ const SWEEPS: usize = Act::SMALL.len() * SHAPES.len() * 2;
 /// What to explore.
 #[derive(Clone, Copy, Debug)]
 pub struct CrashOptions {
-    /// Distinct crash images after which it is enough.
+    /// Distinct crash images that are enough.
     pub images: u64,
-    /// Where all choices come from.
+    /// The source of all choices.
     pub seed: u64,
     /// Threads; the result does not depend on it.
     pub threads: usize,
@@ -62,7 +62,7 @@ pub struct CrashOptions {
     pub only: Option<(u64, usize)>,
 }
 
-/// What was explored without a violation.
+/// The result of an exploration without a violation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CrashReport {
     /// Crash images made.
@@ -73,7 +73,7 @@ pub struct CrashReport {
     pub sequences: u64,
 }
 
-/// A promise that was broken.
+/// A broken promise.
 #[derive(Clone, Debug)]
 pub struct Violation {
     /// The round and the item that show it.
@@ -169,7 +169,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Works through items, on several threads; of several violations the first item's counts.
+    /// Works through items, on several threads; of several violations the first item's is reported.
     fn group(&self, items: &[usize]) -> Result<CrashReport, Violation> {
         let next = AtomicUsize::new(0);
         let total = Mutex::new(CrashReport::default());
@@ -269,8 +269,8 @@ impl Run<'_> {
         Ok(live.explorer.images)
     }
 
-    /// The first round looks at little of everything, and fits 100,000 images; the second at every
-    /// subset in worlds where there are few; later ones at ever more by the seed.
+    /// The first round checks a few images of everything, and fits 100,000 images; the second
+    /// checks every subset in worlds with few; later ones check more and more by the seed.
     fn effort(&self, drives: usize) -> Effort {
         let nightly = self.options.images > 1_000_000;
         let exhaustive = if nightly { 11 } else { 7 };

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use crate::device::sim::SimRng;
 use crate::name::CheckpointName;
 
-/// What a checkpoint of the model consists of.
+/// The contents of a checkpoint of the model.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Stored {
-    /// Only there to take space; its data is not looked at.
+    /// Only there to use space; its data is not checked.
     Ballast,
     /// One segment for each participant, of bytes that follow from the seed.
     Segments { seed: u64, lengths_bytes: Vec<u64> },
@@ -18,17 +18,17 @@ pub(super) enum Stored {
 /// All checkpoints of one generation.
 pub(super) type Contents = BTreeMap<CheckpointName, Stored>;
 
-/// What the pool promised so far.
+/// What the pool has promised so far.
 #[derive(Clone, Debug)]
 pub(super) struct Expected {
     /// By generation, from the one before the first acknowledged: what it holds.
     pub(super) history: BTreeMap<u64, Contents>,
     /// The newest generation that was acknowledged, or that a recovery has shown.
     pub(super) acknowledged: u64,
-    /// The newest generation that was acknowledged: every drive has it. One that a recovery has
-    /// shown may be known to a single drive until that recovery has committed.
+    /// The newest generation that was acknowledged: every drive has it. A generation that a
+    /// recovery has shown may be on a single drive until that recovery has committed.
     pub(super) promised: u64,
-    /// The one being committed: after a crash it is wholly there, or not at all.
+    /// The generation being committed: after a crash all of it is there, or none.
     pub(super) pending: Option<u64>,
 }
 

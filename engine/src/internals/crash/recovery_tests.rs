@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Recovery where a crash alone does not lead: reads that fail, histories that parted, large
+//! Recovery in cases that a crash alone does not produce: failed reads, forked histories, large
 //! drives.
 
 use uuid::Uuid;
@@ -20,11 +20,11 @@ use crate::pool::Notice;
 use crate::state::State;
 use crate::units::Generation;
 
-/// What a cable, or a controller that is being reset, may do to any read.
+/// A status that a bad cable or a controller reset may give any read.
 const PASSING: IoError = IoError::Nvme { sct: 0, sc: 0x06, dnr: false };
 const UNREADABLE: IoError = IoError::Nvme { sct: 2, sc: 0x81, dnr: true };
 
-/// A pool with two checkpoints; gives back what its drives must hold.
+/// A pool with two checkpoints; returns the expected contents of its drives.
 fn saved(lab: &Lab, drives: usize) -> (Vec<SimDrive>, Expected) {
     let base = Base::new(lab, Shape { drives, copies: 1 }).unwrap();
     let tally = Tally::default();
@@ -71,7 +71,7 @@ fn label_of(lab: &Lab, sims: &[SimDrive]) -> Label {
 }
 
 #[test]
-fn a_read_that_failed_does_not_turn_the_clock_back() {
+fn a_failed_read_does_not_open_an_older_generation() {
     let lab = Lab::default();
     let (sims, expected) = saved(&lab, 1);
     let layout = label_of(&lab, &sims).layout;
@@ -90,7 +90,7 @@ fn a_read_that_failed_does_not_turn_the_clock_back() {
 }
 
 #[test]
-fn what_the_drive_says_is_gone_is_damage() {
+fn an_unrecoverable_read_error_is_damage() {
     let lab = Lab::default();
     let (sims, expected) = saved(&lab, 1);
     let layout = label_of(&lab, &sims).layout;
@@ -124,15 +124,15 @@ fn a_generation_that_was_given_up_does_not_come_back() {
     let lab = Lab::default();
     let (sims, expected) = saved(&lab, 1);
     let layout = label_of(&lab, &sims).layout;
-    // The newest catalogue is unreadable; the pool goes on from the one before.
+    // The newest catalogue is unreadable; the pool continues from the generation before.
     let given_up = expected.acknowledged;
     let catalogue = layout.catalogue_offset(Generation(given_up));
     let good = sims[0].peek_durable(catalogue, BLOCK_BYTES).unwrap();
     sims[0].zero(catalogue, BLOCK_BYTES);
     let (state, _) = open(&lab, &sims, true).unwrap();
     assert_eq!(state.root().generation.0, given_up + 1);
-    // Its bytes come back, and the catalogue of its successor is hurt. What the successor was made
-    // from is the one before both: the given up generation's space may be in use again.
+    // Its bytes come back, and the catalogue of its successor is damaged. The successor was made
+    // from the generation before both: the space of the one given up may be in use again.
     sims[0].overwrite(catalogue, &good);
     sims[0].zero(layout.catalogue_offset(Generation(given_up + 1)), BLOCK_BYTES);
     let (state, notices) = open(&lab, &sims, false).unwrap();

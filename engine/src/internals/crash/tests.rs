@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A little of what `scripts/crash-test` looks at more of.
+//! A small part of what `scripts/crash-test` checks.
 
 use super::*;
 

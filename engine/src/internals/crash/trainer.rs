@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A trainer: begins a checkpoint and writes its chunks, over the state and the drives that the
-//! committer works on, too. It does what sessions and reactors do, in the same order.
+//! A trainer: begins a checkpoint and writes its chunks, over the same state and drives as the
+//! committer. It does what sessions and reactors do, in the same order.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ use crate::name::CheckpointName;
 use crate::state::{CheckpointSpec, ChunkPlace, State};
 use crate::units::Location;
 
-/// How often a chunk goes elsewhere at most, as in a reactor.
+/// How often a chunk is moved at most, as in a reactor.
 const MAX_MOVES: usize = 8;
 
 /// What a trainer saves: one segment for each length.
@@ -70,7 +70,7 @@ struct Write {
 }
 
 /// Writes every chunk of a checkpoint that all participants have joined. A copy whose place is bad
-/// goes elsewhere. The result is the checksums.
+/// is written elsewhere. The result is the checksums.
 pub(super) fn write_chunks(
     drives: &mut dyn Drives,
     state: &Rc<RefCell<State>>,
@@ -142,7 +142,8 @@ pub(super) struct Meanwhile {
     /// Batches of the commit that it waits for.
     pub(super) after_batches: u64,
     pub(super) save: Save,
-    /// What came of it: `None` when there was no room, the number of what could not be written.
+    /// The result: `None` when there was no room; the number of the checkpoint if it could not be
+    /// written.
     pub(super) begun: Option<Result<Begun, u64>>,
 }
 
@@ -157,7 +158,7 @@ impl Meanwhile {
             return;
         }
         let Meanwhile { save, .. } = self;
-        // Who would reclaim is busy.
+        // The thread that would reclaim is busy.
         let no_room = || Err(Error::NoMetadataSpace);
         let Ok(number) = commit::begin(&**state, &save.spec(0), save.id(), no_room) else {
             return;
