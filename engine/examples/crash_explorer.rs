@@ -88,7 +88,7 @@ fn plant(name: &str) -> Result<(), String> {
     use stanchion_engine::internals::planted::{Bug, plant};
 
     let bug = Bug::ALL.into_iter().find(|bug| bug.name() == name);
-    plant(Some(bug.ok_or(format!("{name} is no bug that can be planted"))?));
+    plant(Some(bug.ok_or(format!("{name} is not a bug that can be planted"))?));
     Ok(())
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The workload of `scripts/qemu-rig`: one process that saves checkpoint after checkpoint and tells
-//! what became of each, or that brings all of them back.
+//! The workload of `scripts/qemu-rig`: one process that saves checkpoint after checkpoint and logs
+//! the result of each, or that restores all of them.
 //!
-//! The bytes of a checkpoint follow from its name, so that whoever reads the log can say what must
-//! be on the drives: the word of 8 bytes at place `i` is `fnv1a_32(name) << 32 | i`, little-endian.
+//! The bytes of a checkpoint follow from its name, so the log alone defines what must be on the
+//! drives: the word of 8 bytes at place `i` is `fnv1a_32(name) << 32 | i`, little-endian.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -20,7 +20,7 @@ const USAGE: &str = "\
 Usage: save_loop save FIRST_STEP MAX_BYTES KEEP LOG DRIVE...
        save_loop restore DIRECTORY DRIVE...
 
-  save      saves run@FIRST_STEP, run@FIRST_STEP+1 ... for ever, each of 1 to MAX_BYTES bytes, and removes
+  save      saves run@FIRST_STEP, run@FIRST_STEP+1 ... forever, each of 1 to MAX_BYTES bytes, and removes
             run@N-KEEP after saving run@N. Before and after each step a line is appended to LOG:
             \"saving NAME BYTES\", \"saved NAME BYTES\", \"removing NAME\", \"removed NAME\"; \"saved\" and
             \"removed\" are acknowledgements, also printed on stdout.
@@ -69,7 +69,7 @@ fn whole(checkpoint: u64, buffer: &SessionBuffer, len_bytes: u64) -> Transfer {
     Transfer { checkpoint, buffer, buffer_offset_bytes, len_bytes, segment_offset_bytes }
 }
 
-/// Waits until so many entries have ended, and fails with the first that failed.
+/// Waits until `count` entries have completed, and returns the first failure.
 fn ended(session: &mut Session, count: usize) -> Fallible<()> {
     let mut done = [CompleteEntry::default(); 2];
     let mut left = count;
@@ -88,7 +88,7 @@ fn ended(session: &mut Session, count: usize) -> Fallible<()> {
 fn save(first: &str, max: &str, keep: &str, log: &str, drives: &[&str]) -> Fallible<()> {
     let (first, max_bytes, keep): (u64, u64, u64) = (first.parse()?, max.parse()?, keep.parse()?);
     let mut log = OpenOptions::new().append(true).create(true).open(log)?;
-    let mut tell = |line: String, is_acknowledged: bool| -> Fallible<()> {
+    let mut append = |line: String, is_acknowledged: bool| -> Fallible<()> {
         log.write_all(format!("{line}\n").as_bytes())?;
         if is_acknowledged {
             println!("{line}");
@@ -102,7 +102,7 @@ fn save(first: &str, max: &str, keep: &str, log: &str, drives: &[&str]) -> Falli
     for step in first.. {
         let name: CheckpointName = format!("run@{step}").parse()?;
         let len_bytes = 1 + u64::from(fnv1a_32(&format!("length of {name}"))) % max_bytes;
-        tell(format!("saving {name} {len_bytes}"), false)?;
+        append(format!("saving {name} {len_bytes}"), false)?;
         fill(&mut buffer.as_mut_slice()?[..len_bytes as usize], &name.to_string());
         let (participants, participant) = (1, 0);
         let spec = CheckpointSpec {
@@ -117,13 +117,13 @@ fn save(first: &str, max: &str, keep: &str, log: &str, drives: &[&str]) -> Falli
         session.submit(&[SubmitEntry::write(write, 1), SubmitEntry::commit(checkpoint, 2)]);
         ended(&mut session, 2).map_err(|error| format!("{name}: {error}"))?;
         session.close(checkpoint)?;
-        tell(format!("saved {name} {len_bytes}"), true)?;
+        append(format!("saved {name} {len_bytes}"), true)?;
         if let Some(old) = step.checked_sub(keep) {
             let old: CheckpointName = format!("run@{old}").parse()?;
             if pool.find(&old).is_ok() {
-                tell(format!("removing {old}"), false)?;
+                append(format!("removing {old}"), false)?;
                 pool.remove(&old)?;
-                tell(format!("removed {old}"), true)?;
+                append(format!("removed {old}"), true)?;
             }
         }
     }

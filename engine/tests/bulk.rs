@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whole segments in one call: what goes in comes back; who stops one, or fails, leaves nothing
-//! behind; memory that was lent is not copied.
+//! Whole segments in one call: saved bytes are restored; a call that is stopped, or fails, leaves
+//! nothing behind; lent memory is not copied.
 
 #![allow(unsafe_code, clippy::unwrap_used)]
 
@@ -48,7 +48,7 @@ fn save(bulk: &mut BulkSession<'_>, checkpoint: &str, len_bytes: u64) -> Result<
     bulk.save(&spec, &[], &mut fill, &mut |_| Ok::<(), Error>(())).map(|saved| saved.generation)
 }
 
-/// What is restored of a checkpoint, in the order in which it comes.
+/// The restored bytes of a checkpoint, in the order in which they come.
 fn restore(
     bulk: &mut BulkSession<'_>,
     checkpoint: &str,
@@ -72,7 +72,7 @@ fn is_all_free(pool: &Pool) -> bool {
 }
 
 #[test]
-fn what_is_saved_comes_back_whole_and_in_parts() {
+fn saved_bytes_are_restored_whole_and_in_parts() {
     let len_bytes = 9 * MIB + 4321;
     for back_end in BackEnd::all(3) {
         back_end.format();
@@ -146,13 +146,13 @@ impl From<Error> for Stop {
 }
 
 #[test]
-fn who_is_asked_about_progress_can_stop_it() {
+fn the_progress_callback_can_stop_it() {
     for back_end in BackEnd::all(2) {
         back_end.format();
         let pool = back_end.open();
         let mut bulk = session(&pool);
         let spec = CheckpointSpec::single(name("a@1"), 20 * MIB);
-        // The commit is not submitted before the last four pieces are.
+        // The commit is not submitted before the last four pieces.
         for limit in [0, 3 * MIB, 12 * MIB] {
             let mut stop = |done| if done >= limit { Err(Stop::Here) } else { Ok(()) };
             let stopped = bulk.save(&spec, &[], &mut |_, _| Ok(()), &mut stop);
@@ -162,7 +162,7 @@ fn who_is_asked_about_progress_can_stop_it() {
         let stopped = bulk.save(&spec, &[], &mut |_, _| Err(Stop::Here), &mut |_| Ok(()));
         assert!(matches!(stopped, Err(Stop::Here)), "{stopped:?}");
         assert!(is_all_free(&pool));
-        // The same session goes on.
+        // The same session continues.
         save(&mut bulk, "a@1", 20 * MIB).unwrap();
         let mut seen = vec![0];
         let mut watch = |done| {
@@ -181,7 +181,7 @@ fn who_is_asked_about_progress_can_stop_it() {
 }
 
 #[test]
-fn a_commit_that_waits_for_others_can_be_stopped_and_says_how_it_ended() {
+fn a_commit_that_waits_for_others_can_be_stopped_and_reports_its_result() {
     let back_end = BackEnd::sim(2);
     back_end.format();
     let pool = back_end.open();
@@ -191,7 +191,7 @@ fn a_commit_that_waits_for_others_can_be_stopped_and_says_how_it_ended() {
         ..CheckpointSpec::single(name("both@1"), 3 * MIB)
     };
     let mut bulk = session(&pool);
-    // Nobody else comes.
+    // No other participant joins.
     let mut asked = 0;
     let mut patience = |done| {
         asked += u32::from(done == 3 * MIB);
@@ -200,7 +200,7 @@ fn a_commit_that_waits_for_others_can_be_stopped_and_says_how_it_ended() {
     let stopped = bulk.save(&part(0), &[], &mut |_, _| Ok(()), &mut patience);
     assert!(matches!(stopped, Err(Stop::Here)), "{stopped:?}");
     assert!(is_all_free(&pool));
-    // The other one comes and leaves.
+    // The other participant joins and leaves.
     let mut other = pool.session(&SessionOptions::default()).unwrap();
     let handle = other.begin(&part(1)).unwrap();
     let mut handle = Some(handle);
@@ -216,8 +216,8 @@ fn a_commit_that_waits_for_others_can_be_stopped_and_says_how_it_ended() {
     assert!(matches!(canceled, Error::NotCommitted { .. }), "{canceled:?}");
     assert_eq!(bulk.failure().unwrap().result, codes::CANCELED);
     assert!(is_all_free(&pool));
-    // A save that is stopped while its commit goes through has succeeded: whatever the moment, the
-    // result and the pool agree.
+    // A save that is stopped during its successful commit has succeeded: at any moment, the result
+    // and the pool agree.
     for round in 0..40 {
         let mut looks = 0;
         let mut stop = |done| {
@@ -261,16 +261,16 @@ fn both_participants_save_at_once() {
     }
 }
 
-/// The bytes of a region of the test's.
+/// The bytes of a region of the test.
 fn of_region(region: &Region) -> &[u8] {
-    // SAFETY: mapped and initialised, and nothing is under way.
+    // SAFETY: mapped and initialised, and nothing is in flight.
     unsafe { std::slice::from_raw_parts(region.base().as_ptr(), region.len_bytes() as usize) }
 }
 
 fn set_region(region: &Region, at: u64) {
     for offset in 0..region.len_bytes() {
         let byte = region.at(offset, 1).unwrap();
-        // SAFETY: inside of the mapping, and nothing is under way.
+        // SAFETY: inside of the mapping, and nothing is in flight.
         unsafe { byte.write(byte_at(at + offset)) };
     }
 }
@@ -281,7 +281,7 @@ fn lent_memory_is_not_copied_where_drives_can_use_it() {
         back_end.format();
         let pool = back_end.open();
         let mut bulk = session(&pool);
-        // SPDK's drives use huge pages only.
+        // SPDK drives use huge pages only.
         let is_usual = matches!(back_end, BackEnd::Sim(_) | BackEnd::Files { .. });
         let pages = if is_usual { HugePages::Off } else { HugePages::Required };
         let region = Arc::new(Region::new(12 * MIB, pages).unwrap());
@@ -304,13 +304,14 @@ fn lent_memory_is_not_copied_where_drives_can_use_it() {
             Ok::<(), Error>(())
         };
         bulk.save(&spec, &[lent(4096)], &mut fill, &mut |_| Ok(())).unwrap();
-        // Whole chunks that were lent are not asked for.
+        // Whole chunks of lent memory are not passed to the callback.
         assert_eq!(filled, [(0, MIB), (11 * MIB, 12 * MIB), (12 * MIB, 12 * MIB + 77)]);
         let mut all = vec![0; 12 * MIB as usize + 77];
         pool.restore(&spec.name, 0, 0, &mut all).unwrap();
         assert!(all == bytes(0..12 * MIB + 77));
 
-        // What does not start on a block is copied, and what lies outside of the region.
+        // Memory that does not start at a block is copied, and so is what lies outside of the
+        // region.
         for wrong in [4096 + 8, 2 * MIB, u64::MAX] {
             let spec = CheckpointSpec::single(name("b@1"), 12 * MIB);
             let mut filled = 0;
@@ -365,7 +366,7 @@ fn lent_memory_is_not_copied_where_drives_can_use_it() {
 }
 
 #[test]
-fn failures_of_drives_name_what_is_hurt() {
+fn failures_of_drives_name_the_damage() {
     let back_end = BackEnd::sim(1);
     back_end.format();
     let pool = back_end.open();

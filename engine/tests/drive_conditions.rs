@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a pool makes of a drive's statuses, on simulated drives: what passes is outlived, what a
-//! drive has become is told by its serial, and what was acknowledged stays. The same through SPDK:
+//! How a pool handles a drive's statuses, on simulated drives: it survives transient ones, an error
+//! names the drive by its serial, and acknowledged checkpoints stay. The same through SPDK:
 //! `spdk_faults.rs`.
 
 #![allow(clippy::unwrap_used)]
@@ -37,8 +37,8 @@ impl Bench {
         self.drive(1).inject(Fault::new(operation, when, Effect::Fail(status))).unwrap();
     }
 
-    /// With the fault gone, and opened anew, everything is as it should be.
-    fn mended(&self, pool: Pool) {
+    /// Without the fault, and opened again, everything works.
+    fn check_recovered(&self, pool: Pool) {
         assert_eq!(restore(&pool, &self.old.0, &self.old.1), Ok(()));
         drop(pool);
         self.drive(1).clear_faults();
@@ -60,7 +60,7 @@ fn new() -> (CheckpointName, Pattern) {
 }
 
 #[test]
-fn what_passes_is_outlived() {
+fn transient_statuses_are_survived() {
     let (bench, pool) = Bench::new();
     for operation in [Operation::Read, Operation::Write, Operation::WriteDurable] {
         bench.fail(operation, When::OneIn(2), nvme(0, 0x82));
@@ -70,7 +70,7 @@ fn what_passes_is_outlived() {
     save(&pool, &name, &pattern).unwrap();
     assert_eq!(restore(&pool, &name, &pattern), Ok(()));
     pool.remove(&name).unwrap();
-    bench.mended(pool);
+    bench.check_recovered(pool);
 }
 
 #[test]
@@ -88,12 +88,12 @@ fn a_drive_that_takes_no_new_data_is_named_and_the_next_begin_refused() {
                 if serial == "SIM1" && *source == status),
             "{error}"
         );
-        bench.mended(pool);
+        bench.check_recovered(pool);
     }
 }
 
 #[test]
-fn a_drive_that_is_not_what_it_was_gets_nothing_more() {
+fn a_changed_drive_gets_no_more_commands() {
     for status in [nvme(0, 0x80), nvme(0, 0x0b), IoError::Removed] {
         let (bench, pool) = Bench::new();
         bench.fail(Operation::Write, When::Nth(0), status);
@@ -105,11 +105,11 @@ fn a_drive_that_is_not_what_it_was_gets_nothing_more() {
             matches!(&error, Error::DriveUnfit { serial, why: "is lost", .. } if serial == "SIM1"),
             "{error}"
         );
-        // Not even a read, although nothing keeps the drive from answering it.
+        // Not even a read, although the drive could still answer it.
         let (code, _) = codes::of_io_error(status);
         assert_eq!(restore(&pool, &bench.old.0, &bench.old.1), Err(code));
         drop(pool);
-        bench.mended(bench.back_end.open());
+        bench.check_recovered(bench.back_end.open());
     }
 }
 
@@ -120,7 +120,7 @@ fn a_reservation_conflict_poisons_the_pool() {
     let (name, pattern) = new();
     let ended = save_disturbed(&pool, &name, &pattern, || ()).unwrap();
     assert_eq!(ended.status(), Err((codes::IO, 0x0083)));
-    // The other drive would take them; it is not asked any more.
+    // The other drive would take them; it gets no more writes.
     bench.drive(0).start_trace(4096);
     for error in [save(&pool, &name, &pattern).unwrap_err(), pool.remove(&bench.old.0).unwrap_err()]
     {
@@ -129,7 +129,7 @@ fn a_reservation_conflict_poisons_the_pool() {
     }
     let writes = bench.drive(0).take_trace();
     assert!(writes.iter().all(|event| event.operation == Operation::Read), "{writes:?}");
-    bench.mended(pool);
+    bench.check_recovered(pool);
 }
 
 #[test]
@@ -141,5 +141,5 @@ fn a_flush_is_never_sent_again() {
     assert_eq!((ended.failures().count(), ended.commit.result), (0, codes::IO));
     let error = save(&pool, &name, &pattern).unwrap_err();
     assert!(matches!(error, Error::Poisoned { what: "flush", .. }), "{error}");
-    bench.mended(pool);
+    bench.check_recovered(pool);
 }

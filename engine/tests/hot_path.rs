@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! While operations flow, nobody allocates, and neither the trainer's thread nor a reactor makes a
-//! system call of its own.
+//! While operations flow, no thread allocates, and neither the trainer's thread nor a reactor makes
+//! a system call.
 //!
 //! The test runs itself again under strace. The inner run marks the window by looking for two files
-//! that do not exist and tells which thread is which; the outer run counts the calls in between.
+//! that do not exist and prints which thread is which; the outer run counts the calls in between.
 //! Allocations are counted inside, over all threads.
 
 #![allow(unsafe_code, clippy::unwrap_used)]
@@ -61,12 +61,12 @@ fn no_allocation_and_no_system_call_while_operations_flow() {
         return;
     }
     // On a busy machine the trainer may be preempted for longer than an idle reactor spins: then
-    // operations do not flow, and the reactor rests. A run without that is what is asked for.
+    // operations do not flow, and the reactor rests. The test needs one run without that.
     let made_calls: Vec<_> = (0..20).map_while(|_| system_calls_of_one_run()).collect();
     assert!(made_calls.len() < 20, "each run had system calls: {made_calls:?}");
 }
 
-/// Runs the flow under strace; what the trainer or a reactor called, if anything.
+/// Runs the flow under strace; returns the calls of the trainer or a reactor, if there were any.
 fn system_calls_of_one_run() -> Option<String> {
     let directory = tempfile::tempdir().unwrap();
     let trace = directory.path().join("trace");
@@ -85,17 +85,17 @@ fn system_calls_of_one_run() -> Option<String> {
             return None;
         }
     };
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{told}\n{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{printed}\n{}", String::from_utf8_lossy(&output.stderr));
     let threads: HashMap<&str, &str> =
-        told.lines().filter_map(|line| line.strip_prefix("thread ")?.split_once(' ')).collect();
-    assert!(threads.values().any(|name| name.starts_with("stn-reactor")), "{told}");
+        printed.lines().filter_map(|line| line.strip_prefix("thread ")?.split_once(' ')).collect();
+    assert!(threads.values().any(|name| name.starts_with("stn-reactor")), "{printed}");
     let counts = count_calls(&std::fs::read_to_string(&trace).unwrap());
     let watched = |name: &str| name == "trainer" || name.starts_with("stn-reactor");
     let called = threads.iter().filter(|(_, name)| watched(name)).filter_map(|(id, name)| {
         counts.get(*id).map(|calls| {
-            // When the flow runs dry a reactor rests, and the trainer wakes it. Nothing else is
-            // right.
+            // When the flow runs dry a reactor rests, and the trainer wakes it. No other call is
+            // allowed.
             let rest = |call: &String| {
                 call == "futex" || (call == "clock_nanosleep" && *name != "trainer")
             };
@@ -126,7 +126,7 @@ fn count_calls(trace: &str) -> HashMap<String, BTreeMap<String, u64>> {
     counts
 }
 
-/// The flow that is looked at.
+/// The flow under test.
 fn inner() {
     let drives: Vec<SimDrive> = (0..2)
         .map(|number| {
@@ -158,7 +158,7 @@ fn inner() {
     };
     let handle = session.begin(&spec).unwrap();
     let buffer = session.alloc(64 * CHUNK_BYTES).unwrap();
-    tell_threads();
+    print_threads();
 
     flow(&mut session, &buffer, WRITES, |n, place| {
         SubmitEntry::write(transfer(handle, &buffer, n, place), place)
@@ -183,8 +183,8 @@ fn transfer(handle: u64, buffer: &SessionBuffer, chunk: u64, place: u64) -> Tran
     }
 }
 
-/// Keeps up to 64 operations of one chunk under way until `count` are done. After the first tenth,
-/// by when everybody is awake, the window begins.
+/// Keeps up to 64 operations of one chunk in flight until `count` are done. The window begins after
+/// the first tenth, when all threads are awake.
 fn flow(
     session: &mut Session,
     buffer: &SessionBuffer,
@@ -227,7 +227,7 @@ fn flow(
     println!("{count} operations flowed");
 }
 
-fn tell_threads() {
+fn print_threads() {
     let own = std::fs::read_link("/proc/thread-self").unwrap();
     let own = own.file_name().unwrap().to_str().unwrap().to_owned();
     for task in std::fs::read_dir("/proc/self/task").unwrap() {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What becomes of a pool when its files and block devices go wrong under it: real ones, without a
-//! mock. After each fault all that was acknowledged is restored, and the pool can be written again
-//! once the cause is mended. Every test runs with io_uring and with blocking threads.
+//! What happens to a pool when its files and block devices fail under it: real ones, without a
+//! mock. After each fault everything that was acknowledged is restored, and the pool can be written
+//! again once the cause is repaired. Every test runs with io_uring and with blocking threads.
 //!
-//! Needs root for loop devices, mounts and zram; skipped, with a message, where these are not to be
-//! had. Whole devices that vanish are left to the QEMU rig: the kernel keeps a loop or zram device
-//! for as long as anybody has it open.
+//! Needs root for loop devices, mounts and zram; skipped, with a message, where these are not
+//! available. The QEMU rig tests whole devices that vanish: the kernel keeps a loop or zram device
+//! as long as a process has it open.
 
 #![allow(unsafe_code, clippy::unwrap_used)]
 
@@ -24,13 +24,13 @@ use stanchion_testing::{CheckpointName, Error, IoError};
 const MIB: u64 = 1 << 20;
 const DRIVE_BYTES: u64 = 64 * MIB;
 
-/// Runs a test with each method of I/O. Afterwards no memory of the engine's is mapped.
+/// Runs a test with each method of I/O. Afterwards no memory of the engine is mapped.
 fn with_each_method(test: impl Fn()) {
     if !common::is_alone() {
         return;
     }
     for method in ["io_uring", "threads"] {
-        // SAFETY: no pool is open, so this process has no other thread that looks at it.
+        // SAFETY: no pool is open, so this process has no other thread that reads it.
         unsafe { std::env::set_var(IO_METHOD_VARIABLE, method) };
         eprintln!("with {method}");
         test();
@@ -39,7 +39,7 @@ fn with_each_method(test: impl Fn()) {
     }
 }
 
-/// Runs a tool of the system; what it says, or `None` with a message.
+/// Runs a tool of the system; returns its output, or `None` with a message.
 fn tool(name: &str, arguments: &[&str]) -> Option<String> {
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let output = Command::new(name).args(arguments).env("PATH", path).output();
@@ -80,7 +80,7 @@ fn loop_device(file: &Path) -> Option<(PathBuf, Undo)> {
     Some((device.into(), detach))
 }
 
-/// A file system of so many MiB, and a directory where it is mounted.
+/// A file system of `mib` MiB, and the directory where it is mounted.
 struct Small {
     _unmount: Undo,
     _detach: Undo,
@@ -116,7 +116,7 @@ fn new() -> (CheckpointName, Pattern) {
     ("new@1".parse().unwrap(), Pattern::new(3, 40 * MIB))
 }
 
-/// The error of a pool that has learnt that a drive takes no new data.
+/// The error of a pool that has detected that a drive takes no new data.
 fn assert_unfit(error: &Error, errno: i32) {
     assert!(
         matches!(error, Error::DriveUnfit { why: "takes no new data", source, serial, .. }
@@ -124,8 +124,8 @@ fn assert_unfit(error: &Error, errno: i32) {
         "{error}"
     );
     let Error::DriveUnfit { serial, address, .. } = error else { unreachable!() };
-    let told = error.to_string();
-    assert!(told.contains(serial) && told.contains(address), "{told}");
+    let text = error.to_string();
+    assert!(text.contains(serial) && text.contains(address), "{text}");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_loop_device_over_a_file_with_holes_on_a_full_file_system() {
         let ended = save_disturbed(&pool, &name, &pattern, || ()).unwrap();
         let (code, _) = ended.status().unwrap_err();
         assert!(code == codes::NO_SPACE || code == codes::IO, "{code}");
-        eprintln!("the loop device says {code}");
+        eprintln!("the loop device gives {code}");
         kept.restore_all(&pool);
         make_room(small.path());
         drop(pool);
@@ -176,7 +176,8 @@ fn a_loop_device_over_a_file_with_holes_on_a_full_file_system() {
     });
 }
 
-/// A block device in compressed memory, whose writes fail with an I/O error when that is used up.
+/// A block device in compressed memory, whose writes fail with an I/O error when that memory is
+/// full.
 struct Zram {
     number: String,
 }
@@ -206,7 +207,7 @@ impl Zram {
 
 impl Drop for Zram {
     fn drop(&mut self) {
-        // A moment after the last user closed it, udev may look at it.
+        // Just after the last user closed it, udev may open it.
         for _ in 0..50 {
             if fs::write("/sys/class/zram-control/hot_remove", &self.number).is_ok() {
                 return;
@@ -230,7 +231,7 @@ fn a_block_device_that_fails_writes() {
         assert_eq!(ended.failures().count(), 0, "chunks go to the other drive");
         assert_eq!(ended.commit.result, codes::IO, "metadata goes to both");
         kept.restore_all(&pool);
-        // A bad place says nothing of the drive: the next checkpoint is tried.
+        // A bad place does not condemn the drive: the next checkpoint is tried.
         bad.set("mem_limit", "0");
         kept.save(&pool, 20 * MIB);
         drop(pool);
@@ -247,7 +248,8 @@ fn metadata_that_cannot_be_written_names_the_drive() {
         kept.save(&pool, 8 * MIB);
         drop(pool);
         bad.set("mem_limit", "1");
-        // Opening for writing makes a generation. What fails first depends on what compresses.
+        // Opening for writing makes a generation. Which write fails first depends on what
+        // compresses.
         let error = kept.try_open().err().unwrap();
         assert!(matches!(&error, Error::Io { source: IoError::Os(libc::EIO), .. }), "{error}");
         assert!(error.to_string().contains(&bad.drive().to_string()), "{error}");
@@ -268,7 +270,7 @@ fn a_block_device_that_becomes_read_only() {
         let pool = kept.open();
         kept.save(&pool, 8 * MIB);
         let (name, pattern) = new();
-        // The kernel remembers it beyond the device's end.
+        // The kernel remembers it after the device is gone.
         let unprotect = undo(&format!("blockdev --setrw {name_of}"));
         let protect = || drop(tool("blockdev", &["--setro", &name_of]).unwrap());
         let ended = save_disturbed(&pool, &name, &pattern, protect).unwrap();
@@ -285,7 +287,7 @@ fn a_block_device_that_becomes_read_only() {
     });
 }
 
-/// Cuts a file, gives what was behind the cut back when asked.
+/// Cuts a file, and restores the rest on request.
 struct Cut {
     file: fs::File,
     at: u64,
@@ -301,7 +303,7 @@ impl Cut {
         Cut { file, at, rest }
     }
 
-    fn mend(&self) {
+    fn restore_rest(&self) {
         self.file.write_all_at(&self.rest, self.at).unwrap();
         self.file.sync_all().unwrap();
     }
@@ -327,7 +329,7 @@ fn a_file_that_is_cut_under_it() {
             matches!(&error, Error::ShortDrive { serial, .. } if !serial.is_empty()),
             "{error}"
         );
-        cut.mend();
+        cut.restore_rest();
         kept.check();
     });
 }
@@ -347,8 +349,8 @@ fn a_file_that_is_cut_under_its_loop_device() {
         // The kernel gives zeros or an error for what is not there: neither passes for data.
         let code = restore(&pool, &name, &pattern).unwrap_err();
         assert!(code == codes::CHECKSUM || code == codes::IO, "{code}");
-        eprintln!("the loop device makes it {code}");
-        cut.mend();
+        eprintln!("the loop device gives {code}");
+        cut.restore_rest();
         kept.restore_all(&pool);
         drop(pool);
         kept.check();
@@ -357,8 +359,8 @@ fn a_file_that_is_cut_under_its_loop_device() {
 }
 
 #[test]
-fn a_process_that_may_write_no_longer_files() {
-    // What the process is sent for it ends it unless it is ignored, which is the program's to do.
+fn a_process_with_a_limited_file_size() {
+    // SIGXFSZ ends the process unless it is ignored; the program must do that.
     // SAFETY: plain call, before any thread of the engine runs.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     with_each_method(|| {

@@ -51,7 +51,7 @@ fn without(sims: &[SimDrive], gone: usize) -> Vec<SimDrive> {
     kept.map(|drive| sims[drive].clone()).collect()
 }
 
-/// What was acknowledged, and what it must be.
+/// Acknowledged checkpoints, and their contents.
 type Saved = Vec<(CheckpointName, Pattern)>;
 
 fn restore_all(pool: &Pool, saved: &Saved) {
@@ -78,7 +78,7 @@ fn lose_a_drive(seed: u64, drives: usize) {
         if save(&pool, &during.0, &during.1).is_ok() {
             saved.push(during);
         }
-        // What is committed can still be read, whichever copy is gone.
+        // Committed checkpoints can still be read, whichever copy is lost.
         restore_all(&pool, &saved);
     }
     let left = without(&sims, gone);
@@ -99,7 +99,7 @@ fn lose_a_drive(seed: u64, drives: usize) {
         restore_all(&pool, &saved);
         health
     };
-    // On two drives the only one that was left has the only copy; on more there are two.
+    // On two drives the remaining drive has the only copy; on more there are two.
     assert_eq!(health, if drives == 2 { Availability::OneCopy } else { Availability::Whole });
 
     sims[gone].clear_faults();
@@ -125,7 +125,7 @@ fn lose_a_drive(seed: u64, drives: usize) {
         let report = pool.verify(None, false, &mut |_, _| ()).unwrap();
         assert!(report.is_clean() && report.repaired.is_empty(), "{report:?}");
     }
-    // Now any other drive may go.
+    // Now any other drive may fail.
     let next = (gone + 1) % drives;
     let pool = open(&without(&sims, next), PoolMode::ReadOnly, false).unwrap();
     if drives == 2 {
@@ -146,13 +146,13 @@ fn a_mirror_loses_a_drive_at_any_moment_of_a_save() {
 }
 
 #[test]
-fn a_damaged_copy_is_read_past_and_mended() {
+fn a_damaged_copy_is_skipped_and_repaired() {
     let sims = [sim("A"), sim("B")];
     format(&sims, Redundancy::Mirror);
     let pool = open(&sims, PoolMode::ReadWrite, false).unwrap();
     let saved = vec![(name("a@1"), Pattern::new(7, 6 * MIB))];
     save(&pool, &saved[0].0, &saved[0].1).unwrap();
-    // All data of one drive rots.
+    // All data of one drive is corrupted.
     let layout = Layout::plan(&[DRIVE_BYTES; 2], pool.info().chunk_bytes).unwrap();
     let slots = layout.data_slots(DRIVE_BYTES);
     sims[0].corrupt(layout.slot_offset(0), slots * pool.info().chunk_bytes, 9);
@@ -164,7 +164,7 @@ fn a_damaged_copy_is_read_past_and_mended() {
 }
 
 #[test]
-fn without_copies_a_missing_drive_takes_what_it_holds() {
+fn without_copies_a_missing_drive_takes_its_data_with_it() {
     let sims = [sim("A"), sim("B"), sim("C")];
     format(&sims, Redundancy::None);
     let mut saved = Saved::new();
@@ -190,7 +190,7 @@ fn without_copies_a_missing_drive_takes_what_it_holds() {
     assert_eq!(report.damages.len(), 1, "{report:?}");
     assert!(report.damages[0].detail.contains("3 chunks"), "{report:?}");
     drop(pool);
-    // Nothing was written without it, so it is welcome when it comes back.
+    // Nothing was written without it, so it is accepted when it comes back.
     restore_all(&open(&sims, PoolMode::ReadWrite, false).unwrap(), &saved);
 }
 
@@ -211,7 +211,7 @@ fn a_drive_that_comes_back_brings_its_checkpoints() {
 }
 
 #[test]
-fn no_drive_is_taken_in_that_may_hold_data_or_is_not_needed() {
+fn a_drive_that_may_hold_data_or_is_not_needed_is_not_admitted() {
     let sims = [sim("A"), sim("B")];
     format(&sims, Redundancy::Mirror);
     let admit = |given: &[SimDrive], newcomer: &SimDrive, force| {
@@ -232,7 +232,7 @@ fn no_drive_is_taken_in_that_may_hold_data_or_is_not_needed() {
     });
     let small = admit(&sims[..1], &small.unwrap(), true).unwrap_err();
     assert!(matches!(&small, Error::Usage(text) if text.contains("SMALL")), "{small}");
-    // What was refused is as it was.
+    // A refused drive is unchanged.
     open(&sims, PoolMode::ReadWrite, false).unwrap();
     let pool = open(&foreign, PoolMode::ReadOnly, false).unwrap();
     assert_eq!(restore(&pool, &name("x@1"), &pattern), Ok(()));

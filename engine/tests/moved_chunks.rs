@@ -43,7 +43,7 @@ fn spoil(sim: &SimDrive, drives: usize, slots: std::ops::Range<u64>) {
 }
 
 #[test]
-fn a_chunk_goes_elsewhere_and_its_place_is_left_alone() {
+fn a_chunk_moves_and_its_bad_place_is_not_used_again() {
     for redundancy in [Redundancy::None, Redundancy::Mirror] {
         for drives in 1..=3 {
             if usize::from(redundancy.copies()) > drives {
@@ -56,7 +56,7 @@ fn a_chunk_goes_elsewhere_and_its_place_is_left_alone() {
             save(&pool, &name("a@1"), &pattern).unwrap();
             assert_eq!(restore(&pool, &name("a@1"), &pattern), Ok(()));
             pool.remove(&name("a@1")).unwrap();
-            // Two generations later all is free again but for the place that is bad.
+            // Two generations later everything is free again except the bad place.
             save(&pool, &name("a@2"), &pattern).unwrap();
             assert_eq!(restore(&pool, &name("a@2"), &pattern), Ok(()));
             pool.remove(&name("a@2")).unwrap();
@@ -77,7 +77,7 @@ fn a_drive_that_writes_nothing_fails_the_save_in_the_end() {
     spoil(&sims[0], 1, 0..30);
     assert!(save(&pool, &name("a@1"), &Pattern::new(3, 9 * MIB)).is_err());
     sims[0].clear_faults();
-    // The pool is as usable as before, but for the places that were tried.
+    // The pool is as usable as before, except for the places that were tried.
     let pattern = Pattern::new(5, 4 * MIB);
     save(&pool, &name("a@1"), &pattern).unwrap();
     assert_eq!(restore(&pool, &name("a@1"), &pattern), Ok(()));

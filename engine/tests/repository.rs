@@ -15,7 +15,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
-/// Every file but what is built, hidden, or the fuzzers' inputs.
+/// Every file except built and hidden ones and the fuzzers' inputs.
 fn files() -> Vec<PathBuf> {
     let root = root();
     let mut directories = vec![root.clone(), root.join(".ci")];
@@ -63,7 +63,7 @@ fn links(text: &str) -> Vec<String> {
         if line.trim_start().starts_with("```") {
             in_code = !in_code;
         } else if !in_code {
-            // Every other piece stands between backticks.
+            // Every other piece is between backticks.
             let prose = line.split('`').step_by(2).collect::<Vec<_>>().join("_");
             let targets = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
             found.extend(targets.map(|(target, _)| target.to_owned()));
@@ -72,7 +72,7 @@ fn links(text: &str) -> Vec<String> {
     found
 }
 
-/// The anchors of a document's headings, as they are made from their text.
+/// The anchors of a document's headings, derived from their text.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     let words = headings.map(|line| line.trim_start_matches('#').trim().to_lowercase());
@@ -106,7 +106,7 @@ fn links_between_documents_lead_somewhere() {
 }
 
 #[test]
-fn links_and_anchors_are_read_as_they_are_written() {
+fn links_and_anchors_are_parsed() {
     let text = "# A b: `c` d\n[one](x.md#a) `[no](y)` [two](z)\n```\n[no](w)\n```\n";
     assert_eq!(links(text), ["x.md#a", "z"]);
     assert!(anchors(text).contains("a-b-c-d"));

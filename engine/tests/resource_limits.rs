@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory, descriptors and threads that cannot be had: each failure is an error to whoever asked,
-//! never the end of the process; what was held is given back, and with the limit gone all is well.
+//! Memory, descriptors and threads that cannot be allocated: each failure is an error to the
+//! caller, never the end of the process; what was held is freed, and without the limit everything
+//! works.
 //!
 //! The kernel is made to refuse by limits that grow from nothing until everything succeeds, so that
 //! each request in turn is the one that is refused.
@@ -27,7 +28,7 @@ fn limit(what: libc::__rlimit_resource_t, soft: u64) {
     }
 }
 
-/// Bytes of address space in use, and how many descriptors and mappings of the engine's memory.
+/// Bytes of address space in use, and the number of descriptors and mappings of the engine's memory.
 fn in_use() -> (u64, usize, usize) {
     let pages: u64 =
         fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
@@ -59,7 +60,7 @@ impl Bench {
         Some(Bench { kept, options, _directory: directory })
     }
 
-    /// Everything that takes something: a pool, sessions, a descriptor, buffers, a save, a restore.
+    /// Everything that allocates: a pool, sessions, a descriptor, buffers, a save, a restore.
     fn use_everything(&self) -> Result<(), Error> {
         let pool = Pool::open(&self.options)?;
         let mut session = pool.session(&SessionOptions::default())?;
@@ -79,7 +80,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Raises a limit step by step until everything succeeds; says how often it did not.
+    /// Raises a limit step by step until everything succeeds; returns how often it did not.
     fn until_it_succeeds(&self, mut raise: impl FnMut(u64), lift: impl Fn()) -> u64 {
         for step in 0.. {
             let (_, descriptors, mappings) = in_use();
@@ -122,10 +123,10 @@ fn descriptors() {
 #[test]
 fn address_space() {
     let Some(bench) = Bench::new() else { return };
-    // What the allocator and the threads' stacks have taken once, they find again.
+    // Memory that the allocator and the threads' stacks have taken once is reused.
     bench.use_everything().unwrap();
     let (used, ..) = in_use();
-    // The allocator of Rust programs ends the process when it gets nothing, so it is left some
+    // The allocator of Rust programs ends the process when it gets no memory, so leave it some
     // room.
     let failures = bench.until_it_succeeds(
         |step| limit(libc::RLIMIT_AS, used + (8 + 2 * step) * MIB),
@@ -137,7 +138,7 @@ fn address_space() {
 
 #[test]
 fn locked_memory() {
-    // io_uring then maps each command's memory by itself, which is told and works.
+    // io_uring then maps each command's memory by itself, which is reported and works.
     let Some(bench) = Bench::new() else { return };
     limit(libc::RLIMIT_MEMLOCK, 0);
     bench.use_everything().unwrap();

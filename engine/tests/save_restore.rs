@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A checkpoint goes in through the ring and comes back: the same body on simulated drives, on
-//! files and, where SPDK can run, over SPDK.
+//! A checkpoint is saved through the ring and restored: the same body on simulated drives, on files
+//! and, where SPDK can run, over SPDK.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ fn everywhere(drives: usize, body: impl Fn(&mut BackEnd)) {
 }
 
 #[test]
-fn what_is_committed_comes_back() {
+fn committed_checkpoints_are_restored() {
     everywhere(3, |back_end| {
         let pattern = Pattern::new(1, 7 * MIB + 4321);
         {
@@ -42,7 +42,7 @@ fn what_is_committed_comes_back() {
 }
 
 #[test]
-fn what_is_not_committed_is_absent_and_its_space_is_free() {
+fn an_uncommitted_checkpoint_is_absent_and_its_space_is_free() {
     everywhere(2, |back_end| {
         let pool = back_end.open();
         let free = pool.info().free_bytes;
@@ -140,7 +140,7 @@ fn one_participant_that_leaves_ends_it_for_all() {
 }
 
 #[test]
-fn space_comes_back_two_generations_later_and_a_full_pool_says_so() {
+fn space_is_free_two_generations_later_and_a_full_pool_is_reported() {
     everywhere(2, |back_end| {
         let pool = back_end.open();
         let capacity = pool.info().capacity_bytes;
@@ -158,7 +158,7 @@ fn space_comes_back_two_generations_later_and_a_full_pool_says_so() {
 }
 
 #[test]
-fn names_are_unique_and_unknown_ones_are_told() {
+fn names_are_unique_and_unknown_ones_are_reported() {
     everywhere(1, |back_end| {
         let pool = back_end.open();
         let pattern = Pattern::new(4, MIB);

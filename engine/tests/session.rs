@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a session promises beside moving bytes: when its event is readable, how long a buffer is in
-//! flight, whose keys mean what, and that it keeps its pool open.
+//! What a session promises in addition to moving bytes: when its event is readable, how long a
+//! buffer is in flight, which session's keys are valid, and that it keeps its pool open.
 
 #![allow(unsafe_code, clippy::unwrap_used)]
 
@@ -45,7 +45,7 @@ fn the_event_is_readable_while_there_are_completions() {
     let (_back_end, pool) = pool();
     let mut session = pool.session(&SessionOptions::default()).unwrap();
     let mut out = [CompleteEntry::default(); 8];
-    // Some completions are there before anybody asks for an event.
+    // Some completions are there before the event is requested.
     assert_eq!(session.submit(&[SubmitEntry::nop(1), SubmitEntry::nop(2)]), 2);
     assert!(is_readable(session.event_fd().unwrap(), 10_000));
     assert_eq!(session.wait(&mut out, 2, LONG), 2);
@@ -59,16 +59,16 @@ fn the_event_is_readable_while_there_are_completions() {
         let mut taken = 0;
         while taken < 3 {
             assert!(is_readable(session.event_fd().unwrap(), 10_000), "lost after {rounds}");
-            // Waiting in between must not spoil it.
+            // Waiting in between must not break it.
             if rounds % 5 == 4 {
                 taken += session.wait(&mut out[..1], 1, LONG);
             }
             taken += session.peek(&mut out[..1]);
         }
-        // A signal may still be on its way; what counts is that looking makes it quiet.
+        // A signal may still be in flight; the check itself must make it quiet.
         let quiet = (0..1000)
             .any(|_| session.peek(&mut out) == 0 && !is_readable(session.event_fd().unwrap(), 0));
-        assert!(quiet, "readable for ever after {rounds}");
+        assert!(quiet, "readable forever after {rounds}");
         if rounds % 50 == 0 {
             // Let the reactor park.
             std::thread::sleep(Duration::from_millis(30));
@@ -87,7 +87,7 @@ fn a_buffer_is_in_flight_from_submit_to_peek() {
     assert_eq!(session.submit(&[entry]), 1);
     assert!(buffer.as_mut_slice().is_err());
     std::thread::sleep(Duration::from_millis(200));
-    assert!(buffer.as_slice().is_err(), "completed long ago, but nobody has looked");
+    assert!(buffer.as_slice().is_err(), "completed long ago, but not taken yet");
     let mut out = [CompleteEntry::default(); 1];
     assert_eq!(session.wait(&mut out, 1, LONG), 1);
     assert_eq!((out[0].user_data, out[0].result), (5, MIB as i64));
@@ -120,7 +120,7 @@ fn keys_and_handles_of_another_session_name_nothing() {
 }
 
 #[test]
-fn memory_of_the_callers_serves_as_a_buffer_until_it_is_taken_back() {
+fn memory_of_the_caller_is_a_buffer_until_it_is_unregistered() {
     for back_end in [BackEnd::sim(2), BackEnd::files(2)] {
         back_end.format();
         let pool = back_end.open();
@@ -171,7 +171,7 @@ fn a_session_keeps_its_pool_open() {
 }
 
 #[test]
-fn a_commit_that_comes_during_another_one_is_not_left_lying() {
+fn a_commit_that_comes_during_another_one_is_not_forgotten() {
     let (_back_end, pool) = pool();
     let mut session = pool.session(&SessionOptions::default()).unwrap();
     let buffer = session.alloc(MIB).unwrap();
@@ -183,8 +183,8 @@ fn a_commit_that_comes_during_another_one_is_not_left_lying() {
             session.submit(&[common::write(handle, buffer.key(), MIB, 0, handle)]);
             assert_eq!(session.wait(&mut out, 1, LONG), 1);
         }
-        // The second one comes at another moment of the first one's commit each time. Nothing else
-        // wakes the keeper afterwards.
+        // The second commit comes at another moment of the first one each time. Nothing else wakes
+        // the keeper afterwards.
         session.submit(&[SubmitEntry::commit(handles[0], 0)]);
         let started = Instant::now();
         while started.elapsed() < Duration::from_micros(round) {

@@ -18,7 +18,7 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: every call goes on to the system's allocator unchanged.
+// SAFETY: every call passes to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
@@ -63,7 +63,7 @@ fn allocations(config: SimConfig) -> u64 {
 }
 
 #[test]
-fn a_dense_drive_allocates_nothing_and_a_sparse_one_is_seen_to() {
+fn a_dense_drive_allocates_nothing_and_a_sparse_one_does() {
     let sparse = SimConfig { capacity_bytes: 1 << 20, queue_depth: 16, ..SimConfig::default() };
     for order in [CompletionOrder::InOrder, CompletionOrder::Shuffled] {
         let dense = SimConfig { dense: true, volatile_cache: false, order, ..sparse.clone() };

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What becomes of a pool when its NVMe-oF drives go wrong: statuses, late answers, and drives that
-//! change or go away. After each fault: every operation has ended once, SPDK has answered every
-//! request and knows no memory any more, and all that was acknowledged is restored from the drives.
+//! What happens to a pool when its NVMe-oF drives fail: statuses, late answers, and drives that
+//! change or vanish. After each fault every operation has ended once, SPDK has answered every
+//! request and has no memory registered, and everything that was acknowledged is restored from the
+//! drives.
 //!
-//! Each test starts a target of its own and is skipped, with a message, where that cannot be.
+//! Each test starts a target of its own; it is skipped, with a message, where that is not possible.
 //! Faults of the connection: `spdk_loss.rs`.
 
 #![allow(unsafe_code, clippy::unwrap_used)]
@@ -25,7 +26,7 @@ fn status(operation: Operation, sct: u8, sc: u8, count: u32) -> Fault {
 }
 
 #[test]
-fn what_passes_is_outlived() {
+fn transient_statuses_are_survived() {
     let Some(mut bench) = Bench::new(2) else { return };
     let (pool, injectors) = bench.open_faulty();
     // Interrupted; transient transport error; not ready; internal path error.
@@ -55,14 +56,14 @@ fn a_bad_block_is_read_once_more_and_then_reported() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_left_for_another() {
+fn a_chunk_moves_from_a_place_that_cannot_be_written() {
     let Some(mut bench) = Bench::new(2) else { return };
     let (pool, injectors) = bench.open_faulty();
     bench.save(&pool, 8 * MIB);
     for (sct, sc) in [(2, 0x80), (0, 0x06)] {
         injectors[0].set(status(Operation::Write, sct, sc, EVERY));
         let pattern = Pattern::new(1, 8 * MIB);
-        // Metadata is written to both drives, so that only its commit meets the fault.
+        // Metadata is written to both drives, so only its commit meets the fault.
         let ended = save_disturbed(&pool, &"bad@1".parse().unwrap(), &pattern, || ()).unwrap();
         let detail = u32::from(sct) << 8 | u32::from(sc);
         assert_eq!(ended.failures().count(), 0, "chunks go to the other drive");
@@ -91,15 +92,15 @@ fn a_full_or_protected_drive_takes_no_new_checkpoint_until_reopened() {
         let detail = u32::from(sct) << 8 | u32::from(sc);
         assert_eq!(ended.status(), Err((codes::IO, detail)));
         let error = save(&pool, &name, &pattern).unwrap_err();
-        let told = IoError::Nvme { sct, sc, dnr: true };
+        let injected = IoError::Nvme { sct, sc, dnr: true };
         assert!(
             matches!(&error, Error::DriveUnfit { serial, source, .. }
-                if serial == "STNDRIVE1" && source.nvme_status() == told.nvme_status()),
+                if serial == "STNDRIVE1" && source.nvme_status() == injected.nvme_status()),
             "{error}"
         );
         assert!(error.to_string().contains("takes no new data"), "{error}");
         bench.restore_all(&pool);
-        // The drive is healed, and the pool does not trust it before it is opened anew.
+        // The drive works again, but the pool does not trust it until it is reopened.
         injectors[1].set(Fault::Heal { operation: Operation::Write });
         assert!(save(&pool, &name, &pattern).is_err());
         bench.close(pool);
@@ -115,7 +116,7 @@ fn a_reservation_conflict_stops_writes_to_every_drive() {
     injectors[0].set(status(Operation::Write, 0, 0x83, 1));
     let ended = save_disturbed(&pool, &name, &pattern, || ()).unwrap();
     assert_eq!(ended.status(), Err((codes::IO, 0x0083)));
-    // One command met it; what was not sent by then was not sent to either drive.
+    // One command met it; commands that were not sent yet were not sent to either drive.
     assert!(ended.failures().count() > 8, "{}", ended.failures().count());
     assert!(ended.failures().all(|entry| entry.detail == 0x0083));
     for error in
@@ -172,7 +173,7 @@ fn a_command_that_never_ends_costs_its_drive_and_memory_comes_back() {
 }
 
 #[test]
-fn errors_that_a_target_gives_are_outlived() {
+fn errors_of_a_target_are_survived() {
     let Some(mut bench) = Bench::new(2) else { return };
     bench.put_error_device(1);
     let pool = bench.open();
@@ -180,7 +181,7 @@ fn errors_that_a_target_gives_are_outlived() {
     let (name, pattern) = ("new@1".parse().unwrap(), Pattern::new(2, 8 * MIB));
     bench.rpc("bdev_error_inject_error EE_drive1 write failure -n 2");
     let ended = save_disturbed(&pool, &name, &pattern, || ()).unwrap();
-    // Two of its four chunks met it, and went elsewhere.
+    // Two of its four chunks met it, and were moved.
     assert_eq!(ended.status(), Ok(()));
     assert_eq!(common::restore(&pool, &name, &pattern), Ok(()));
     pool.remove(&name).unwrap();
@@ -198,8 +199,8 @@ fn a_namespace_that_is_taken_away_stops_its_drive() {
     let (name, pattern) = ("new@1".parse().unwrap(), Pattern::new(2, 40 * MIB));
     let ended = save_disturbed(&pool, &name, &pattern, || bench.remove_namespace(1)).unwrap();
     assert!(ended.status().is_err());
-    let told = ended.failures().map(|entry| (entry.result, entry.detail)).next().unwrap();
-    eprintln!("{} writes failed: {told:x?}", ended.failures().count());
+    let first = ended.failures().map(|entry| (entry.result, entry.detail)).next().unwrap();
+    eprintln!("{} writes failed: {first:x?}", ended.failures().count());
     let error = save(&pool, &name, &pattern).unwrap_err();
     assert!(
         matches!(&error, Error::DriveUnfit { serial, why: "is lost", .. } if serial == "STNDRIVE1"),
@@ -230,11 +231,11 @@ fn a_device_that_is_pulled_from_under_a_namespace_stops_its_drive() {
 }
 
 #[test]
-fn a_namespace_that_became_another_is_not_written_and_not_opened() {
+fn a_replaced_namespace_is_not_written_and_not_opened() {
     let Some(mut bench) = Bench::new(2) else { return };
     let pool = bench.open();
     bench.save(&pool, 8 * MIB);
-    // All that the drives hold, so that some of it lies beyond the end of the smaller one.
+    // Everything that the drives hold, so that some of it lies beyond the end of the smaller one.
     let (name, pattern) = ("new@1".parse().unwrap(), Pattern::new(2, 60 * MIB));
     bench.rpc("bdev_malloc_create -b small 24 4096");
     let swap = || {
@@ -256,14 +257,14 @@ fn a_namespace_that_became_another_is_not_written_and_not_opened() {
 
 #[test]
 fn a_thin_drive_that_is_full_fails_its_checkpoint_and_goes_on_with_room() {
-    // A file with holes on a small file system, as a thin namespace.
+    // A file with holes on a small file system, like a thin namespace.
     let Some(mut bench) = Bench::thin(2, 60) else { return };
     let pool = bench.open();
     bench.save(&pool, 8 * MIB);
     bench.fill();
     let (name, pattern) = ("new@1".parse().unwrap(), Pattern::new(2, 40 * MIB));
     let ended = save_disturbed(&pool, &name, &pattern, || ()).unwrap();
-    // SPDK's target has no other word for it than an internal error.
+    // SPDK's target reports it only as an internal error.
     assert_eq!(ended.status(), Err((codes::IO, 0x0006)));
     bench.restore_all(&pool);
     bench.make_room();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What becomes of a pool whose NVMe-oF target goes silent, dies or hangs up, with writes under way
-//! and without: every operation ends, nothing hangs, and once the target is back the pool opens
-//! within a bound, with all that was acknowledged. As in `spdk_faults.rs`, SPDK owes nothing then.
+//! What happens to a pool whose NVMe-oF target goes silent, dies or hangs up, with and without
+//! writes in flight: every operation ends, nothing hangs, and once the target is back the pool
+//! opens within a bound, with everything that was acknowledged. As in `spdk_faults.rs`, SPDK has no
+//! open requests then.
 //!
-//! Each test starts a target of its own and is skipped, with a message, where that cannot be.
+//! Each test starts a target of its own; it is skipped, with a message, where that is not possible.
 
 #![allow(unsafe_code, clippy::unwrap_used)]
 
@@ -30,7 +31,7 @@ fn assert_lost(error: &Error) {
     assert!(error.to_string().contains("STNDRIVE"), "{error}");
 }
 
-/// Checks the pool once its drives are back; says how long that took.
+/// Checks the pool once its drives are back; prints how long that took.
 fn reopens(bench: &Bench) {
     let start = Instant::now();
     drop(bench.open());
@@ -71,8 +72,8 @@ fn a_target_that_is_silent_and_then_carries_out_what_it_was_sent() {
     assert_lost(&save(&pool, &name, &pattern).unwrap_err());
     drop(pool);
     assert_eq!((spdk::unaccounted_requests(), spdk::registered_regions()), (0, 0));
-    // Now the writes that nobody waits for any more are in the target's hands. Whoever opens the
-    // pool for writing gets the very same places for the next checkpoint.
+    // The target now holds the writes for which no thread waits any more. A process that opens the
+    // pool for writing gets the same places for the next checkpoint.
     bench.target.thaw();
     bench.set_timeout(30);
     reopens(&bench);
@@ -82,12 +83,12 @@ fn a_target_that_is_silent_and_then_carries_out_what_it_was_sent() {
 }
 
 #[test]
-fn a_target_that_goes_silent_is_noticed_although_nothing_flows() {
+fn a_target_that_goes_silent_is_detected_while_idle() {
     let Some(bench) = Bench::new(1) else { return };
     bench.set_timeout(2);
     let mut device = device::open(&bench.target.drives[0], OpenMode::ReadWrite, Some(4)).unwrap();
     bench.target.freeze();
-    // A keep-alive is sent every 7.5 s, and late after 2 s more. Nothing else is under way.
+    // A keep-alive is sent every 7.5 s, and is late after 2 s more. Nothing else is in flight.
     let end = Instant::now() + Duration::from_secs(20);
     while Instant::now() < end {
         assert_eq!(device.poll(&mut []), 0);
@@ -97,11 +98,11 @@ fn a_target_that_goes_silent_is_noticed_although_nothing_flows() {
         Command { operation: Operation::Flush, offset_bytes: 0, memory: DmaSlice::EMPTY, tag: 0 };
     // SAFETY: a flush names no memory.
     let refused = unsafe { device.submit(flush) };
-    assert_eq!(refused, Err(SubmitError::Failed(IoError::Removed)), "not noticed");
+    assert_eq!(refused, Err(SubmitError::Failed(IoError::Removed)), "not detected");
     drop(device);
     bench.target.thaw();
     bench.set_timeout(30);
-    // Nothing was lost with it: nobody has to wait.
+    // Nothing was lost with it: no process has to wait.
     let start = Instant::now();
     drop(bench.open());
     assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
@@ -114,7 +115,7 @@ fn connections_that_break_under_load() {
     let pool = bench.open();
     bench.save(&pool, 6 * MIB);
     let (name, pattern) = new();
-    // Each drive has one for commands to its controller and one for the rest.
+    // Each drive has one connection for commands to its controller and one for the rest.
     let cut = || assert_eq!(cut_connections(bench.target.port()), 4);
     let ended = save_disturbed(&pool, &name, &pattern, cut).unwrap();
     assert_eq!(ended.status(), Err((codes::REMOVED, 0)));
@@ -123,7 +124,7 @@ fn connections_that_break_under_load() {
     reopens(&bench);
 }
 
-/// Breaks this process's connections to a port of its own machine; says how many.
+/// Breaks this process's connections to a port of its own machine; returns how many.
 fn cut_connections(port: u16) -> usize {
     let mut cut = 0;
     for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
@@ -163,7 +164,7 @@ fn opening_a_target_that_hangs_ends() {
             failed += usize::from(opened.is_err());
             longest = longest.max(took);
             if let Err(error) = opened {
-                // Before or after the controller answered: it is not there, or gives no queue pair.
+                // Before or after the controller answered: it is absent, or gives no queue pair.
                 let expected = [ErrorKind::NotFound, ErrorKind::Environment, ErrorKind::Failed];
                 assert!(expected.contains(&error.kind()), "{error}");
             }

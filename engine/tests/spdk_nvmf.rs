@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The SPDK back end against a real NVMe-oF target on loopback: what a device does, and what
-//! becomes of it when the target goes away. Pools on it: `spdk_pool.rs`.
+//! happens to it when the target is lost. Pools on it: `spdk_pool.rs`.
 //!
-//! Each test starts a target of its own and is skipped, with a message, where that cannot be.
+//! Each test starts a target of its own; it is skipped, with a message, where that is not possible.
 
 #![allow(unsafe_code, clippy::unwrap_used)]
 
@@ -31,7 +31,7 @@ fn address_of(target: &Target) -> DriveAddress {
     target.drives[0].clone()
 }
 
-/// Random commands of 4 KiB to 4 MiB, four times what the target takes at once.
+/// Random commands of 4 KiB to 4 MiB, which is four times what the target takes at once.
 fn writes_are_read_back(sector_bytes: &str) {
     let options = ["--size", "64M", "--block-size", sector_bytes];
     let Some(target) = Target::start(&options) else { return };
@@ -75,18 +75,18 @@ fn only_the_named_host_is_admitted() {
     let mut rig = open_rig(&address, OpenMode::ReadWrite);
     assert_eq!(rig.device.info().address, printed);
     assert_eq!(rig.run(Operation::Write, 0, 0, 4096), Ok(()));
-    // The drive is one, whatever a host calls itself there.
+    // It is the same drive, for every name of a host.
     let other = device::open(&drive.parse().unwrap(), OpenMode::ReadWrite, Some(DEPTH)).err();
     assert!(matches!(other, Some(Error::Busy { .. })), "{other:?}");
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_requests_are_refused() {
     let Some(target) = Target::start(&["--size", "64M"]) else { return };
     let address = address_of(&target);
     let open = |address: &DriveAddress, mode| device::open(address, mode, Some(DEPTH));
     let mut rig = open_rig(&address, OpenMode::ReadWrite);
-    // Somebody has it.
+    // Another process has it.
     for mode in [OpenMode::ReadWrite, OpenMode::ReadOnly] {
         let error = open(&address, mode).err().unwrap();
         assert!(matches!(error, Error::Busy { .. }), "{error}");
@@ -99,7 +99,7 @@ fn what_cannot_be_is_refused() {
     assert_eq!(rig.submit(Operation::Write, 512, 0, 4096), fails(libc::EINVAL));
     assert_eq!(rig.submit(Operation::Write, 0, 0, 512), fails(libc::EINVAL));
     assert_eq!(rig.run(Operation::Write, end - 4096, 0, 4096), Ok(()));
-    // Full is a value, and the queue works on.
+    // Full is a value, and the queue still works.
     for piece in 0..u64::from(DEPTH) {
         rig.submit(Operation::Write, piece * PIECE_BYTES, piece, 2 * MIB).unwrap();
     }
@@ -108,7 +108,7 @@ fn what_cannot_be_is_refused() {
     while rig.device.in_flight() > 0 {
         assert!(rig.wait().iter().all(|completion| completion.status.is_ok()));
     }
-    // Memory that was forgotten, and memory that SPDK does not take.
+    // Memory that was unregistered, and memory that SPDK does not take.
     let region = Arc::clone(&rig.region);
     rig.device.unregister(&region);
     assert_eq!(rig.submit(Operation::Read, 0, 0, 4096), fails(libc::EFAULT));
@@ -131,7 +131,7 @@ fn what_cannot_be_is_refused() {
     let other = format!("{address} ns:7").parse().unwrap();
     let error = open(&other, OpenMode::ReadWrite).err().unwrap();
     assert!(error.to_string().contains("no namespace 7; it has [1]"), "{error}");
-    let other = address.to_string().replace(":drive0", ":nobody").parse().unwrap();
+    let other = address.to_string().replace(":drive0", ":absent").parse().unwrap();
     let error = open(&other, OpenMode::ReadWrite).err().unwrap();
     assert!(matches!(error, Error::DriveNotFound { .. }), "{error}");
     let other = "pcie:ffff:1f:1f.7".parse().unwrap();
@@ -145,14 +145,14 @@ fn what_cannot_be_is_refused() {
     assert!(matches!(error, Error::DriveNotFound { .. }), "{error}");
 }
 
-/// Fills the queue with 4 MiB writes, of which none can have ended yet.
+/// Fills the queue with 4 MiB writes, none of which can have ended yet.
 fn fill_queue(rig: &mut Rig) {
     for piece in 0..u64::from(DEPTH) {
         rig.submit(Operation::Write, piece * PIECE_BYTES, piece, PIECE_BYTES).unwrap();
     }
 }
 
-/// Takes a completion for each command in flight; says how many failed, all as removed.
+/// Takes a completion for each command in flight; returns how many failed, all as removed.
 fn count_removed(rig: &mut Rig) -> usize {
     let ends = rig.drain();
     assert!(ends.iter().all(Option::is_some));
@@ -177,7 +177,7 @@ fn a_lost_drive_ends_every_command_once_and_can_be_opened_again() {
     drop(rig);
 
     target.restart();
-    // Nobody writes while the old connection's commands might still land.
+    // No process writes while commands of the old connection might still land.
     let reopening = Instant::now();
     drop(open_rig(&address, OpenMode::ReadOnly));
     assert!(reopening.elapsed() < Duration::from_secs(10), "{:?}", reopening.elapsed());
@@ -185,7 +185,7 @@ fn a_lost_drive_ends_every_command_once_and_can_be_opened_again() {
     let waited = lost.elapsed();
     assert!((15.0..40.0).contains(&waited.as_secs_f64()), "{waited:?}");
     assert_eq!(rig.run(Operation::Write, 0, 0, 4096), Ok(()));
-    // A loss is noticed on an idle drive, too.
+    // A loss is detected on an idle drive, too.
     target.kill();
     let end = Instant::now() + PATIENCE;
     while rig.submit(Operation::Flush, 0, 0, 0) != removed {
@@ -223,7 +223,7 @@ fn a_device_dropped_with_commands_in_flight_finishes_them() {
     }
     fill_queue(&mut rig);
     drop(rig);
-    // What was accepted before the drop was carried out by it.
+    // Commands that were accepted before the drop were carried out.
     let mut rig = open_rig(&address, OpenMode::ReadOnly);
     for piece in 0..u64::from(DEPTH) {
         assert_eq!(rig.run(Operation::Read, piece * PIECE_BYTES, piece, PIECE_BYTES), Ok(()));

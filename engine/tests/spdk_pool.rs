@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pools over the SPDK back end and real NVMe-oF targets on loopback: on 1 to 8 drives, with a
-//! target that dies, and going from one back end to the other with the same bytes.
+//! target that dies, and from one back end to the other with the same bytes.
 //!
-//! Each test starts a target of its own and is skipped, with a message, where that cannot be.
+//! Each test starts a target of its own; it is skipped, with a message, where that is not possible.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ fn name(text: &str) -> CheckpointName {
     text.parse().unwrap()
 }
 
-/// A pool on so many drives: what is saved comes back, also after it was opened anew.
+/// A pool on `drives` drives: saved checkpoints are restored, also after reopening.
 fn a_pool_on(drives: usize) {
     let Some(back_end) = BackEnd::spdk(drives) else { return };
     back_end.format();
@@ -181,7 +181,7 @@ fn make_pool(drives: &[DriveAddress]) {
     .unwrap();
 }
 
-/// Drives in another order than they were formatted in.
+/// Drives in another order than when they were formatted.
 fn open_turned(drives: &[DriveAddress], mode: PoolMode) -> Pool {
     let mut drives = drives.to_vec();
     drives.rotate_left(1);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A device with memory to move, and random commands held against a model: for every back end.
+//! A device with memory for its commands, and random commands compared with a model: for every back
+//! end.
 //!
 //! Included by path, also from the engine's own tests: `super::engine` is the engine.
 
@@ -22,7 +23,7 @@ pub struct Rig {
     pub piece_bytes: u64,
 }
 
-/// What a piece is doing in the model test.
+/// The command of a piece in the model test.
 #[derive(Clone, Copy)]
 struct Running {
     operation: Operation,
@@ -109,8 +110,8 @@ impl Rig {
         ends
     }
 
-    /// So many random commands, as many at once as the queue is deep, on a drive of zeros. What is
-    /// read is compared with a model, which is the result: what the drive holds in the end.
+    /// `count` random commands, as many at once as the queue is deep, on a drive of zeros. Reads
+    /// are compared with a model, which is returned: the final contents of the drive.
     pub fn random_commands(&mut self, seed: u64, count: usize) -> Vec<u8> {
         let mut numbers = SimRng::new(seed);
         let drive_bytes = self.device.info().capacity_bytes;
@@ -127,7 +128,7 @@ impl Rig {
             };
             let length = match operation {
                 Operation::Flush => 0,
-                // Short ones as often as long ones.
+                // Short commands as often as long ones.
                 _ => {
                     let scale = 1 << numbers.below(u64::from(most_blocks.ilog2()) + 1);
                     BLOCK_BYTES * (1 + numbers.below(scale))
@@ -162,7 +163,7 @@ impl Rig {
         model
     }
 
-    /// Finishes what has ended, and compares what was read with the model; says how much.
+    /// Finishes completed commands, and compares read bytes with the model; returns how many.
     fn settle(&mut self, running: &mut [Option<Running>], model: &[u8]) -> u64 {
         let mut compared_bytes = 0;
         for end in self.wait() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pool on an NVMe-oF target whose drives lie in files, to do wrong to.
+//! A pool on an NVMe-oF target whose drives are files, for tests that inject faults.
 
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ impl DerefMut for Bench {
     }
 }
 
-/// Where the files lie: perhaps a file system of its own, unmounted when dropped.
+/// The directory of the files: perhaps a file system of its own, unmounted when dropped.
 struct Directory {
     path: tempfile::TempDir,
     is_mounted: bool,
@@ -44,20 +44,19 @@ struct Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         if self.is_mounted {
-            // Whatever still holds a file of it keeps it until it ends.
+            // A process that still holds a file of it keeps it until that process ends.
             let _ = Command::new("umount").arg("--lazy").arg(self.path.path()).status();
         }
     }
 }
 
 impl Bench {
-    /// A pool on so many drives. `None`, with a message, where no target can run.
+    /// A pool on `drives` drives. `None`, with a message, where no target can run.
     pub fn new(drives: usize) -> Option<Bench> {
         Bench::on(drives, Directory { path: tempfile::tempdir().unwrap(), is_mounted: false })
     }
 
-    /// The same on a file system of so many MiB, of which the files reserve nothing. It can be
-    /// filled.
+    /// The same on a file system of `mib` MiB, where the files reserve no space. It can be filled.
     pub fn thin(drives: usize, mib: u64) -> Option<Bench> {
         let path = tempfile::tempdir().unwrap();
         let options = format!("size={mib}M");
@@ -85,7 +84,7 @@ impl Bench {
 
     /// Seconds after which a command counts as lost, for drives opened from now on.
     pub fn set_timeout(&self, seconds: u32) {
-        // SAFETY: no pool is open, so this process has no other thread that looks at it.
+        // SAFETY: no pool is open, so this process has no other thread that reads it.
         unsafe { std::env::set_var(spdk::TIMEOUT_VARIABLE, seconds.to_string()) };
     }
 
@@ -104,13 +103,14 @@ impl Bench {
         (Pool::open_on(devices, &options).unwrap(), injectors)
     }
 
-    /// Closes the pool, and checks what is left.
+    /// Closes the pool, and checks it.
     pub fn close(&self, pool: Pool) {
         drop(pool);
         self.check();
     }
 
-    /// With every pool closed: SPDK owes nothing and knows no memory, and see [`Kept::check`].
+    /// With every pool closed: SPDK has no open requests and no registered memory; also
+    /// [`Kept::check`].
     pub fn check(&self) {
         let clean = || {
             assert_eq!(spdk::unaccounted_requests(), 0, "requests that SPDK never completed");
@@ -121,7 +121,7 @@ impl Bench {
         clean();
     }
 
-    /// Asks the target something, in words.
+    /// Sends a command to the target, as words.
     pub fn rpc(&self, words: &str) {
         self.target.rpc(&words.split_whitespace().collect::<Vec<_>>());
     }
@@ -136,7 +136,7 @@ impl Bench {
         self.rpc(&format!("nvmf_subsystem_add_ns {} {device} -n 1", Target::nqn(drive)));
     }
 
-    /// Puts a device that can be told to fail between a drive and its namespace: `EE_driveN`.
+    /// Puts a device with injectable errors between a drive and its namespace: `EE_driveN`.
     pub fn put_error_device(&self, drive: usize) {
         self.remove_namespace(drive);
         self.rpc(&format!("bdev_error_create drive{drive}"));
@@ -148,12 +148,12 @@ impl Bench {
         self.directory.path.path().join(format!("drive{drive}.img"))
     }
 
-    /// Leaves the file system without room.
+    /// Fills the file system.
     pub fn fill(&self) {
         fill(self.directory.path.path());
     }
 
-    /// Gives the room back.
+    /// Frees the space again.
     pub fn make_room(&self) {
         make_room(self.directory.path.path());
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pool of which every acknowledged checkpoint is remembered, and must be restored whatever was
-//! done to its drives since.
+//! A pool that remembers every acknowledged checkpoint; each must be restored, whatever was done to
+//! the drives since.
 
 use std::fs;
 use std::io::Write as _;
@@ -20,7 +20,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Makes a pool of these drives; of files that do not exist, of this size.
+    /// Makes a pool of these drives; files that do not exist get this size.
     pub fn format(drives: Vec<DriveAddress>, create_bytes: Option<u64>) -> Kept {
         let options = FormatOptions { create_bytes, ..FormatOptions::new(drives.clone()) };
         format_pool(&options).unwrap();
@@ -32,7 +32,7 @@ impl Kept {
         self.try_open().unwrap()
     }
 
-    /// Opens the pool, if it can be.
+    /// Opens the pool, if possible.
     pub fn try_open(&self) -> Result<Pool, Error> {
         Pool::open(&PoolOptions::new(self.drives.clone()))
     }
@@ -51,12 +51,12 @@ impl Kept {
         self.acknowledged.len()
     }
 
-    /// The newest that was.
+    /// The newest acknowledged checkpoint.
     pub fn newest(&self) -> (CheckpointName, Pattern) {
         self.acknowledged.last().unwrap().clone()
     }
 
-    /// All that was acknowledged is there, and nothing else.
+    /// Everything that was acknowledged is there, and nothing else.
     pub fn restore_all(&self, pool: &Pool) {
         let listed: Vec<String> = pool.list().iter().map(|found| found.name.to_string()).collect();
         let known: Vec<_> = self.acknowledged.iter().map(|(name, _)| name.to_string()).collect();
@@ -66,8 +66,8 @@ impl Kept {
         }
     }
 
-    /// With the pool closed: what the drives hold, as another opening finds it, is all that was
-    /// acknowledged, and sound, and can be added to.
+    /// With the pool closed: another opening finds everything that was acknowledged, sound, and can
+    /// add to it.
     pub fn check(&self) {
         let pool = self.open();
         self.restore_all(&pool);
@@ -80,17 +80,17 @@ impl Kept {
     }
 }
 
-/// Leaves the file system of a directory without room.
+/// Fills the file system of a directory.
 pub fn fill(directory: &Path) {
     let block = vec![1; MIB as usize];
     let mut file = fs::File::create(directory.join("ballast")).unwrap();
     while file.write_all(&block).is_ok() {}
     while file.write_all(&block[..4096]).is_ok() {}
-    // Only now does a file system that allocates late know how little there is.
+    // Only now does a file system that allocates late know how little space there is.
     let _ = file.sync_all();
 }
 
-/// Gives the room back.
+/// Frees the space again.
 pub fn make_room(directory: &Path) {
     fs::remove_file(directory.join("ballast")).unwrap();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the engine's tests share: back ends, byte patterns, a save and a restore.
+//! Code that the engine's tests share: back ends, byte patterns, a save and a restore.
 
 #![allow(clippy::unwrap_used)]
 // Each test binary uses its part of this.
@@ -34,7 +34,7 @@ use stanchion_testing::{
 pub enum BackEnd {
     /// Simulated drives.
     Sim(Vec<SimDrive>),
-    /// Files, and the directory that they lie in.
+    /// Files, and their directory.
     Files { drives: Vec<DriveAddress>, _directory: tempfile::TempDir },
     /// NVMe-oF drives, and the target that serves them.
     #[cfg(feature = "spdk")]
@@ -74,7 +74,7 @@ impl BackEnd {
         Some(BackEnd::Spdk { target: target::Target::start(&options)? })
     }
 
-    /// Every kind that can be had here.
+    /// Every kind that this machine can run.
     pub fn all(count: usize) -> impl Iterator<Item = BackEnd> {
         let usual = [BackEnd::sim as fn(usize) -> BackEnd, BackEnd::files];
         let kinds = usual.into_iter().map(move |make| make(count));
@@ -129,8 +129,8 @@ impl BackEnd {
     }
 }
 
-/// Whether this process runs one test only, as under cargo-nextest: what a test changes of its
-/// process (limits, environment) would disturb others. Says so where it does not.
+/// Whether this process runs one test only, as under cargo-nextest: a test that changes its process
+/// (limits, environment) would disturb others. Prints a message where it does not.
 pub fn is_alone() -> bool {
     let alone = std::env::var_os("NEXTEST").is_some();
     if !alone {
@@ -178,7 +178,7 @@ pub fn write(handle: u64, buffer: u32, len_bytes: u64, at: u64, user_data: u64) 
     SubmitEntry::write(transfer, user_data)
 }
 
-/// A session with no more memory than that: taking it costs time.
+/// A session with no more memory than that: allocation costs time.
 fn small(memory_bytes: u64) -> SessionOptions {
     SessionOptions { memory_bytes, ..SessionOptions::default() }
 }
@@ -236,15 +236,15 @@ impl Ended {
         self.writes.iter().filter(|entry| entry.result < 0)
     }
 
-    /// The first failure, if one was.
+    /// The first failure, if there is one.
     pub fn status(&self) -> Result<(), (i64, u32)> {
         let failed = self.failures().next().or((self.commit.result < 0).then_some(&self.commit));
         failed.map_or(Ok(()), |entry| Err((entry.result, entry.detail)))
     }
 }
 
-/// Saves a pattern chunk by chunk, all at once, with `disturb` called when some writes have ended
-/// and most have not. Every operation ends; how is the result.
+/// Saves a pattern chunk by chunk, all at once, and calls `disturb` when some writes have ended and
+/// most have not. Every operation ends; the results are returned.
 pub fn save_disturbed(
     pool: &Pool,
     name: &CheckpointName,

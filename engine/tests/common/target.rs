@@ -20,13 +20,13 @@ pub struct Target {
     own_dir: Option<tempfile::TempDir>,
     /// 0 until it has one.
     port: u16,
-    /// The name of the only host that its drives admit, once there is one.
+    /// The name of the only host that its drives admit, if there is one.
     host: Option<String>,
     options: Vec<String>,
-    /// One a drive.
+    /// One for each drive.
     pub drives: Vec<DriveAddress>,
-    /// One target at a time on this machine, whatever runs the tests. The lock of a folder leaves
-    // nothing behind.
+    /// One target at a time on this machine, for every test runner. The lock of a folder leaves
+    /// nothing behind.
     _turn: File,
 }
 
@@ -40,7 +40,7 @@ impl Target {
         Some(target)
     }
 
-    /// As [`Target::start`], with its log and what else it leaves in a directory of the caller's.
+    /// As [`Target::start`], with its log and its other files in a directory of the caller.
     pub fn start_in(run_dir: &Path, options: &[&str]) -> Option<Target> {
         if std::fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() != 0) {
             eprintln!("skipped: an NVMe-oF target needs root");
@@ -87,17 +87,17 @@ impl Target {
         self.host = value("hostnqn:").map(str::to_owned);
     }
 
-    /// Kills it at once, as a lost network would look.
+    /// Kills it at once; this looks like a lost network.
     pub fn kill(&self) {
         self.signal(libc::SIGKILL);
     }
 
-    /// Stops it, as a network that delivers nothing would look; [`Target::thaw`] goes on.
+    /// Stops it; this looks like a network that delivers nothing. [`Target::thaw`] continues it.
     pub fn freeze(&self) {
         self.signal(libc::SIGSTOP);
     }
 
-    /// Lets a frozen target go on.
+    /// Continues a frozen target.
     pub fn thaw(&self) {
         self.signal(libc::SIGCONT);
     }
@@ -109,7 +109,7 @@ impl Target {
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "kill of {pid}");
     }
 
-    /// Asks the running target something, by SPDK's own tool.
+    /// Sends the running target a command, by SPDK's own tool.
     ///
     /// # Panics
     /// When it refuses.
@@ -119,7 +119,7 @@ impl Target {
         assert!(output.status.success(), "{arguments:?}: {complaint}");
     }
 
-    /// The same, and what came of it.
+    /// The same; returns the output.
     pub fn try_rpc(&self, arguments: &[&str]) -> Output {
         let mut process = Command::new("/usr/bin/python3");
         process.arg(prefix().join("scripts/rpc.py")).arg("-s").arg(self.run_dir.join("rpc.sock"));

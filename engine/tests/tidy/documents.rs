@@ -52,7 +52,7 @@ impl Repository<'_> {
         missing
     }
 
-    /// Whether a word names a file that is there, or no file of the repository at all.
+    /// Whether a word names a file that exists, or no file of the repository at all.
     fn allows(&self, word: &str) -> bool {
         let word = word.trim_end_matches([',', ';', ':', ')', '.']).trim_start_matches('(');
         let word = word.trim_start_matches("./");
@@ -82,7 +82,7 @@ impl Repository<'_> {
     }
 }
 
-/// `NAME` in a recipe stands for what the reader chooses.
+/// `NAME` in a recipe is a placeholder for the reader's choice.
 fn has_placeholder(path: &Path) -> bool {
     let mut parts = path.iter().filter_map(|part| Path::new(part).file_stem()?.to_str());
     parts.any(|part| {

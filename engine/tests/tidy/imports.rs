@@ -3,11 +3,11 @@
 //!
 //! - A name counts where it is defined: an import through a `mod.rs` that re-exports it is an arrow
 //!   to the file of its definition. The re-export itself is an arrow of the `mod.rs`.
-//! - Seen are `use` in every form (grouped, renamed, glob, `pub use`), paths in code that begin
+//! - Counted are `use` in every form (grouped, renamed, glob, `pub use`), paths in code that begin
 //!   with `crate`, `self`, `super`, a module or an import, and such paths inside macro calls. Not
-//!   seen are methods of values whose type is not named.
-//! - Naming a module alone is no arrow; what is reached through it is.
-//! - Code under `#[cfg(test)]` is left out: tests may use everything.
+//!   counted are methods of values whose type is not named.
+//! - Naming only a module is not an arrow; using an item through it is.
+//! - Code under `#[cfg(test)]` is skipped: tests may use everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ impl Source {
     }
 }
 
-/// From a file to the files that it uses, each with one of the paths that say so.
+/// From a file to the files that it uses, each with one of the paths that show it.
 pub type Arrows = BTreeMap<String, BTreeMap<String, String>>;
 
 /// The sources of a crate, read.
@@ -49,7 +49,7 @@ impl Parsed {
         parsed
     }
 
-    /// Puts a file in the place of the one with its name, if there is one.
+    /// Replaces the file with the same name, if there is one.
     pub fn set(&mut self, source: &Source) {
         self.scopes.retain(|_, scope| scope.file != source.file);
         match syn::parse_file(&source.text) {
@@ -61,7 +61,7 @@ impl Parsed {
     }
 }
 
-/// The arrows of a crate, and what could not be followed.
+/// The arrows of a crate, and the paths that could not be resolved.
 pub fn arrows(sources: &Parsed) -> (Arrows, Vec<String>) {
     let Parsed { scopes, wrong } = sources;
     let mut wrong = wrong.clone();
@@ -121,7 +121,7 @@ fn reachable<'a>(arrows: &'a Arrows, from: &str) -> BTreeSet<&'a str> {
     found
 }
 
-/// What a module has in scope, and the paths in it.
+/// The names in a module's scope, and the paths in it.
 #[derive(Clone, Default)]
 struct Scope {
     file: String,
@@ -359,7 +359,7 @@ impl Resolver<'_> {
             let mut next = BTreeSet::new();
             for meaning in here {
                 match meaning {
-                    // What follows is a variant or an associated item.
+                    // The rest is a variant or an associated item.
                     Meaning::DefinedIn(file) => {
                         next.insert(Meaning::DefinedIn(file));
                     }
@@ -369,7 +369,7 @@ impl Resolver<'_> {
                     Meaning::Module(module) => next.extend(self.step(&module, segment, at == 0)),
                 }
             }
-            // A path that begins with nothing of this crate.
+            // A path that begins outside of this crate.
             if at == 0 && next.is_empty() {
                 next.insert(Meaning::OfAnotherCrate);
             }
@@ -418,7 +418,7 @@ impl Resolver<'_> {
     }
 }
 
-/// Whether the code, tests apart, has anything that is `unsafe`.
+/// Whether the code, except tests, has anything that is `unsafe`.
 pub fn has_unsafe(text: &str) -> bool {
     let file = syn::parse_file(text).expect("the source is Rust");
     let mut search = UnsafeSearch(false);

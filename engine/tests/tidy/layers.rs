@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The layers of `engine/src`: which may use which, and which circles are meant.
+//! The layers of `engine/src`: which may use which, and which circles are allowed.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ pub const LAYERS: &[&[&str]] = &[
 /// every layer, and no layer may use them.
 pub const OUTSIDE: &[&str] = &["internals"];
 
-/// Circles that are meant: the explorer checks an image by exploring the recovery of it.
+/// Circles that are allowed: the explorer checks an image by exploring its recovery.
 const MEANT_CIRCLES: &[&[&str]] =
     &[&["internals/crash/check", "internals/crash/explorer", "internals/crash/live"]];
 

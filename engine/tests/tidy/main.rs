@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The structure that ARCHITECTURE.md draws, held by a test: which layer may use which, where
-//! `unsafe` may stand, how long a file and a line may be, and that documents name files that are
-//! there.
+//! The structure that ARCHITECTURE.md draws, checked by a test: which layer may use which, where
+//! `unsafe` may be, how long a file and a line may be, and that documents name existing files.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,14 +16,14 @@ use std::path::{Path, PathBuf};
 
 use imports::{Parsed, Source};
 
-/// Where `unsafe` may stand. Three files outside of memory, ring and devices: `direct` and the
+/// Where `unsafe` may be. Three files outside of memory, ring and devices: `direct` and the
 /// reactor's drive queue hand memory to devices, and a remote drive is itself a device.
 const UNSAFE: &[&str] =
     &["memory/", "ring/", "device/", "direct", "reactor/drive_queue", "reactor/remote_drive"];
 
 const MAX_LINES: usize = 600;
 
-/// Folders that hold nothing of ours to check.
+/// Folders without files of ours to check.
 const NOT_OURS: &[&str] = &["target", ".git"];
 
 fn repository() -> PathBuf {
@@ -90,11 +89,11 @@ fn the_command_and_the_c_library_have_no_circles() {
 fn a_module_with_children_is_a_folder_with_a_mod_rs() {
     for folder in ["engine/src", "cli/src", "src", "spdk-sys/src", "cli/tests", "engine/tests"] {
         let root = repository().join(folder);
-        let beside = |file: &PathBuf| root.join(file.with_extension("")).is_dir();
+        let has_folder = |file: &PathBuf| root.join(file.with_extension("")).is_dir();
         let rust =
             files(&root).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs"));
         assert_none(
-            rust.filter(beside).map(|file| format!("{folder}/{}", file.display())).collect(),
+            rust.filter(has_folder).map(|file| format!("{folder}/{}", file.display())).collect(),
         );
     }
 }

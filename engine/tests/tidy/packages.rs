@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which features the packages are built with: the insides of the engine, and bugs to plant, are
-//! never part of the command, also not when tests are built beside it.
+//! Which features the packages are built with: the engine's internals, and bugs to plant, are never
+//! part of the command, also not when tests are built with it.
 
 use std::process::Command;
 
@@ -42,7 +42,7 @@ fn the_command_that_tests_run_has_no_internals_and_no_bugs() {
             assert!(!features.contains(forbidden), "{packages:?} give the command {forbidden}");
         }
     }
-    // What the tests themselves use of the engine is another package.
+    // The tests themselves use the engine through another package.
     let features = features_of("stanchion-testing", &suite);
     assert!(features.contains("\"internals\"") && !features.contains("\"planted-bugs\""));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The width of lines: `.editorconfig` states it for each language, and this holds it.
+//! The width of lines: `.editorconfig` states it for each language; this test enforces it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,8 +7,7 @@ use std::path::Path;
 /// A section of `.editorconfig`: what its files end with, or begin with, and their width.
 pub type Widths = BTreeMap<String, usize>;
 
-/// The widths that `.editorconfig` states, by extension; a script has none, and stands under
-/// `scripts`.
+/// The widths that `.editorconfig` states, by extension; a script has none, and is under `scripts`.
 pub fn stated(editorconfig: &str) -> Widths {
     let mut widths = Widths::new();
     let mut languages: Vec<String> = Vec::new();

@@ -76,7 +76,7 @@ impl Checker<'_> {
         let generation = opened.state.root().generation.0;
         if !self.expected.allows(generation) {
             return Err(format!(
-                "generation {generation} is visible; {} was acknowledged, {:?} under way",
+                "generation {generation} is visible; {} was acknowledged, {:?} pending",
                 self.expected.acknowledged, self.expected.pending
             ));
         }
