@@ -28,7 +28,7 @@ fn limit(what: libc::__rlimit_resource_t, soft: u64) {
     }
 }
 
-/// Bytes of address space in use, and the number of descriptors and mappings of the engine's memory.
+/// Bytes of address space in use, and the numbers of descriptors and of mappings of the engine.
 fn in_use() -> (u64, usize, usize) {
     let pages: u64 =
         fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
