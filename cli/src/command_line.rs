@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From the words of the command line to a subcommand with its options.
+//! Parses the command line into a subcommand with its options.
 
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
@@ -45,7 +45,7 @@ pub fn command() -> Command {
         .override_usage("stanchion [OPTIONS] <SUBCOMMAND>")
         .after_help(EXAMPLES)
         .arg_required_else_help(true)
-        // Our own, so that it heeds --json.
+        // Not clap's, which would ignore --json.
         .disable_version_flag(true)
         .arg(
             Arg::new("version")
@@ -69,10 +69,10 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    /// Does it.
+    /// Runs the subcommand.
     ///
     /// # Errors
-    /// As the subcommand.
+    /// Those of the subcommand.
     pub fn run(&self, context: &Context) -> Result<(), CommandError> {
         (self.entry.run)(&self.matches, context)
     }
@@ -81,7 +81,7 @@ impl Invocation {
 /// Reads the command line.
 ///
 /// # Errors
-/// Mistakes, and help: clap tells them apart.
+/// A mistake, or a request for help; clap's error kind says which.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Invocation, clap::Error> {
     let mut command = command();
     let mut top = command.try_get_matches_from_mut(words)?;
@@ -119,7 +119,7 @@ pub fn report(error: &clap::Error, words: &[OsString]) -> ExitCode {
         let text = text.trim().trim_start_matches("error: ").to_owned();
         return Output { json, quiet: false }.end(Err(CommandError::Usage(text)));
     }
-    // A reader that has gone away has seen what it wanted to see.
+    // A reader that has closed the pipe has seen what it wanted.
     let _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }

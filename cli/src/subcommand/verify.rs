@@ -57,7 +57,7 @@ struct Report {
     lost_generation: Option<u64>,
 }
 
-/// All that was found, on opening the pool and after.
+/// All damage found, when the pool was opened and after.
 #[derive(Default)]
 struct Findings {
     damages: Vec<Damage>,
@@ -76,12 +76,12 @@ impl Findings {
                 Notice::FellBack { lost, .. } => {
                     found.fell_back = Some((lost.0, notice.to_string()));
                 }
-                // What is being rebuilt now is no news.
+                // The report says it: the drive has been rebuilt.
                 Notice::Rebuilding { .. } if !report.rebuilt.is_empty() => {}
                 _ => output.pool_notice(notice),
             }
         }
-        // What was met on opening the pool is met again, unless it belongs to a lost generation.
+        // Damage found at opening is found again, unless it belongs to a lost generation.
         let add = |to: &mut Vec<Damage>, from: &[Damage]| {
             for damage in from {
                 if !to.iter().any(|known| is_same_place(known, damage)) {
@@ -121,7 +121,7 @@ impl Findings {
         for damage in &self.damages {
             output.text(plain(&damage.to_string()))?;
         }
-        // What was missing on a drive that is new is no news, one by one.
+        // On a new drive everything was missing: one line below, not one for each range.
         let is_rebuilt = |damage: &&Damage| report.rebuilt.contains(&damage.serial);
         for damage in self.repaired.iter().filter(|damage| !is_rebuilt(damage)) {
             output.text(plain(&format!("repaired from its copy: {damage}")))?;

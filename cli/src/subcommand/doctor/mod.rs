@@ -62,8 +62,8 @@ impl Subcommand for Doctor {
     }
 }
 
-/// Fails as the failed checks do: with their kind where it is the same for all of them, else as a
-/// machine that is not ready.
+/// The error of the failed checks: of their kind where all have the same, else "environment not
+/// ready".
 fn verdict(checks: &[Check]) -> Result<(), CommandError> {
     let mut kinds = checks.iter().filter(|c| c.status == Status::Fail).map(|check| check.kind);
     let count = kinds.clone().count();
@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// A made machine.
+    /// A simulated machine.
     pub struct Tree(tempfile::TempDir);
 
     impl Tree {
