@@ -203,8 +203,7 @@ impl Test {
         // Shown when an assertion below fails.
         self.rig.context = what;
         let (cut_short, took) = self.perform(&operation, Some(instant));
-        // In a new process, right after the kill: it must open the pool, or find that there is
-        // none.
+        // In a new process, right after the kill: it must open the pool, or find none.
         let mut seen = Seen::look(&self.rig);
         let round = self.counts.rounds;
         let look = round.is_multiple_of(self.plan.look_every);
