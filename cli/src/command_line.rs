@@ -32,7 +32,7 @@ A drive is named by its address: a file, a block device (/dev/nvme0n1), a PCI fu
 (pcie:0000:04:00.0), or an SPDK transport ID
 (\"trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:4420 subnqn:nqn...\"), with hostnqn:nqn...
 where the target admits only hosts that it knows by name.
-They are taken from --drive, else from --config, else from STANCHION_DRIVES (one per line), else
+Drives are taken from --drive, else from --config, else from STANCHION_DRIVES (one per line), else
 from /etc/stanchion/stanchion.toml. Name every drive of a pool, in any order.
 
 Exit codes: 0 ok, 1 failed, 2 usage, 3 data damaged, 4 partly done, 10 not formatted or not found,
@@ -183,6 +183,17 @@ mod tests {
                     entry.name
                 );
                 assert!(at.is_none_or(|at| at > own), "{}: {heading}", entry.name);
+            }
+        }
+    }
+
+    /// Help wraps at 100 columns; a longer line would leave single words on a line.
+    #[test]
+    fn texts_after_the_options_are_not_wrapped() {
+        let commands = ALL.iter().map(|entry| (entry.command)()).chain([command()]);
+        for text in commands.filter_map(|command| command.get_after_help().cloned()) {
+            for line in text.to_string().lines() {
+                assert!(line.chars().count() <= 100, "{line}");
             }
         }
     }

@@ -53,7 +53,7 @@ class Drive:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def power_cut(self, seed):
-        """Keeps what is durable when power comes back. Returns how many writes were kept, lost and torn."""
+        """Loses writes as a power cut may. Returns how many writes were kept, lost and torn."""
         chance = random.Random(seed)
         kept_share = chance.choice((0.0, 0.3, 0.6, 0.9))
         fates = {"kept": 0, "lost": 0, "torn": 0}
@@ -78,7 +78,7 @@ class Drive:
         return fates
 
     def power_off(self):
-        """Stops the drive, with everything flushed."""
+        """A proper end: everything in the cache reaches the medium."""
         with self.lock:
             self._empty_cache()
 

@@ -33,8 +33,8 @@ Examples:
   stanchion restore llama -o newest/                      the newest step of llama
   stanchion restore llama@100 -o part/ --shard 'model*'   only some of its files
 
-Every byte is checked. Damage ends the command with code 3, says which bytes are damaged, and no file
-appears. Where participants have shards of the same name, all shards of participant N go to
+Every byte is checked. If bytes are damaged, the command names them, writes no file, and ends with
+code 3. Where participants have shards of the same name, all shards of participant N go to
 DIR/rankN/.";
 
 /// Arguments of `stanchion restore`.

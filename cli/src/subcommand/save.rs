@@ -30,7 +30,8 @@ Examples:
   stanchion save llama@200 shard-*.bin --buffer-size 256MiB --json
 
 Each file becomes a shard under its base name. The checkpoint is visible, and the command ends with
-code 0, when everything is durable on every drive. Until then Ctrl-C ends the save and leaves nothing.";
+code 0, when everything is durable on every drive. Until then Ctrl-C ends the save and leaves
+nothing.";
 
 /// Arguments of `stanchion save`.
 #[derive(Args, Debug)]

@@ -19,12 +19,12 @@ Examples:
   stanchion verify --drive /data/a.img --drive /data/b.img    the whole pool
   stanchion verify llama@100                                  one checkpoint
   stanchion verify --repair                                   repair what has a sound copy
-  stanchion verify --repair --replacement /data/new.img       put a drive in the place of a lost one
+  stanchion verify --repair --replacement /data/new.img       replace a lost drive
 
 Without --repair nothing is written. Metadata has a copy on every drive; data has a second copy in a
-mirror only. --replacement takes a drive into the pool, in the place of a drive that is missing, and
-fills it; the missing drive itself, when it is back, is taken in the same way. Its data can be filled
-in from a mirror only. The command ends with code 3 if anything is still damaged.";
+mirror only. --replacement adds a drive to the pool in place of a missing one, and fills it. Add the
+missing drive itself in the same way when it is back. Only a mirror has the data to fill a drive.
+The command ends with code 3 if anything is still damaged.";
 
 /// Arguments of `stanchion verify`.
 #[derive(Args, Debug)]
@@ -36,10 +36,10 @@ pub struct Verify {
     /// Rewrite damaged copies of metadata and data from sound ones
     #[arg(long)]
     repair: bool,
-    /// Take this drive into the pool, in the place of a missing one, and fill it
+    /// Add this drive to the pool in place of a missing one, and fill it
     #[arg(long, value_name = "ADDRESS", requires = "repair", conflicts_with = "name")]
     replacement: Option<String>,
-    /// Take the replacement even if it holds data, which is lost
+    /// Use the replacement although it holds data; the data is lost
     #[arg(long, requires = "replacement")]
     force: bool,
 }
