@@ -208,11 +208,11 @@ fn scratch_file(args: &Bench, drives: &[DriveAddress]) -> Result<PathBuf, Comman
         }
         return Ok(path.clone());
     }
-    let folder = drives.iter().find_map(|drive| match drive {
+    let found = drives.iter().find_map(|drive| match drive {
         DriveAddress::Path(path) if path.is_file() => path.parent().map(Path::to_owned),
         _ => None,
     });
-    let folder = folder.ok_or_else(|| {
+    let folder = found.ok_or_else(|| {
         CommandError::Usage(
             "pass --scratch FILE, on a file system of a similar drive: the first rungs write it"
                 .into(),
