@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Gives the shared library its soname. Until 1.0 each minor version is an ABI of its own.
 //!
-//! Only `stn_` functions leave the library: rustc exports nothing else from a cdylib. The installed
+//! Only `stn_` functions are exported: rustc exports nothing else from a cdylib. The installed
 //! library also has symbol versions, which `scripts/install` gives it from `stanchion.map`.
 
 fn main() {

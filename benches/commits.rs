@@ -46,7 +46,7 @@ fn save(session: &mut Session, buffer: &SessionBuffer, name: CheckpointName, byt
         len_bytes: bytes,
         segment_offset_bytes: 0,
     };
-    // Both at once: the engine lets the commit wait for the write.
+    // Both at once: in the engine the commit waits for the write.
     let entries = [SubmitEntry::write(transfer, WRITE), SubmitEntry::commit(handle, COMMIT)];
     assert_eq!(session.submit(&entries), entries.len());
     let (mut written, mut committed) = (None, None);
@@ -76,7 +76,7 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let [count, bytes, keep, drives @ ..] = &words[..] else {
         eprintln!("commits: COUNT BYTES KEEP DRIVE... (drives are files that do not exist)");
-        // Without arguments, as `cargo bench` runs it beside the others, there is nothing to do.
+        // Without arguments, as in `cargo bench` of all benches, there is nothing to do.
         return;
     };
     let (count, bytes, keep): (u64, u64, u64) =

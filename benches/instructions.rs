@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs one operation so often: `instructions NAME COUNT`. `scripts/instructions` counts, by
+//! Runs one operation COUNT times: `instructions NAME COUNT`. `scripts/instructions` counts, by
 //! Callgrind, what that costs, and takes the difference of two runs for the cost of one operation.
 
 #![allow(missing_docs, clippy::unwrap_used)]

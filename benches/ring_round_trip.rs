@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a no-op costs from submit to completion, by the Rust path and by the C path.
 //!
-//! Both paths run in turn, many times and shortly, on pools of their own. What other programs do to
+//! Both paths take turns, many short runs each, on pools of their own. What other programs do to
 //! a run only makes it slower, so the paths are compared by the fastest hundredth of their runs.
 //! Fails when the C path costs more than 5 % more, or makes fewer than 5 million round trips in a
-//! second, unless `--tell` is given. The trainer's thread has one core and the reactor another.
+//! second, unless `--report-only` is given. The trainer's thread has one core and the reactor
+//! another.
 //!
 //! Batches are of the size that a trainer's chunks come in. `cargo bench --bench ring_round_trip`.
 
@@ -24,7 +25,7 @@ const PAIRS: usize = 3000;
 const BATCH: usize = 32;
 const ENTRIES: u32 = 256;
 
-/// Submits and takes so many no-ops; nanoseconds for each.
+/// Submits and takes this many no-ops; nanoseconds for each.
 fn run(
     mut submit: impl FnMut(&[SubmitEntry]) -> usize,
     mut peek: impl FnMut(&mut [CompleteEntry]) -> usize,
@@ -55,7 +56,7 @@ fn c_path(session: u64) -> f64 {
     let submit = black_box(stn_submit as unsafe extern "C" fn(u64, *const stn_sqe, u32) -> i32);
     let peek = black_box(stn_peek as unsafe extern "C" fn(u64, *mut stn_cqe, u32) -> i32);
     run(
-        // SAFETY: the slices are there.
+        // SAFETY: the pointers are those of slices.
         |entries| unsafe { submit(session, entries.as_ptr(), entries.len() as u32) } as usize,
         // SAFETY: as above.
         |out| unsafe { peek(session, out.as_mut_ptr(), out.len() as u32) } as usize,
@@ -69,7 +70,7 @@ fn fast_hundredth(mut values: Vec<f64>) -> f64 {
 }
 
 fn main() {
-    let only_tell = std::env::args().any(|argument| argument == "--tell");
+    let report_only = std::env::args().any(|argument| argument == "--report-only");
     let directory = tempfile::tempdir().unwrap();
     let paths = ["rust", "c"].map(|name| directory.path().join(name));
     for path in &paths {
@@ -107,7 +108,7 @@ fn main() {
         reserved: 0,
     };
     let (mut c_pool, mut c_session) = (0, 0);
-    // SAFETY: all that the options point to is there.
+    // SAFETY: all that the options point to is readable.
     unsafe {
         assert_eq!(stn_pool_open(&raw const opts, &raw mut c_pool), 0);
         assert_eq!(stn_session_create(c_pool, &raw const c_options, &raw mut c_session), 0);
@@ -118,7 +119,7 @@ fn main() {
     c_path(c_session);
     let (mut rust, mut c) = (Vec::new(), Vec::new());
     for pair in 0..PAIRS {
-        // Who comes first alternates too.
+        // The order alternates, too.
         if pair % 2 == 0 {
             rust.push(rust_path(&session));
             c.push(c_path(c_session));
@@ -134,7 +135,7 @@ fn main() {
     println!("C / Rust:  {ratio:.3}, of {PAIRS} interleaved runs of {ROUND_TRIPS} round trips");
     assert_eq!(stn_session_destroy(c_session), 0);
     assert_eq!(stn_pool_close(c_pool), 0);
-    if !only_tell {
+    if !report_only {
         assert!(ratio <= 1.05, "the C path costs more than 5 % more");
         assert!(millions >= 5.0, "fewer than 5 million round trips a second");
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Round trips between two threads: the submit and complete rings beside two of crossbeam's
-//! `ArrayQueue`, which carry the same 64 bytes there and 32 bytes back.
+//! Round trips between two threads: the submit and complete rings compared with two of
+//! crossbeam's `ArrayQueue`, which carry the same 64 bytes there and 32 bytes back.
 //!
 //! Both are driven alike: one thread keeps as many requests outstanding as fit and takes the
 //! answers, the other one answers. Samples of the two take turns (A B A), so that a machine whose

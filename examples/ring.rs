@@ -10,7 +10,7 @@ use stanchion::{
     CheckpointName, CheckpointSpec, Error, Pool, PoolOptions, Session, SessionOptions,
 };
 
-/// Takes the completions of `COUNT` entries; each must be there in time, and a success.
+/// Takes the completions of `COUNT` entries; each must arrive in time and succeed.
 fn wait<const COUNT: usize>(session: &mut Session, timeout: Duration) -> Result<(), Error> {
     let mut done = [CompleteEntry::default(); COUNT];
     let count = session.wait(&mut done, COUNT, timeout);

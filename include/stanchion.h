@@ -14,20 +14,20 @@
  *
  * Conventions:
  *
- *   1. Handles are opaque. A handle that was closed, or that was never one, is detected and answered
- *      with -EBADF; a handle that was made before a fork() and is used in the child, with
+ *   1. Handles are opaque. A handle that was closed, or that was never one, is detected: the call
+ *      returns -EBADF. For a handle that was made before a fork() and is used in the child it returns
  *      -EOWNERDEAD. A child may open a pool of its own.
  *   2. Threads: a pool may be used by any number of threads at once. A session belongs to one thread
- *      at a time; a call while another thread is inside a call on the same session is detected and
- *      answered with -EBUSY. Different sessions never wait for each other.
+ *      at a time; a call while another thread is inside a call on the same session returns
+ *      -EBUSY. Different sessions never wait for each other.
  *   3. Calls return 0 or a count on success and a negative number on failure: a negated errno, or
- *      below -4096 a negated STN_E_ number. So do completions. stn_strerror() has words for each;
+ *      below -4096 a negated STN_E_ number. So do completions. stn_strerror() has a text for each;
  *      stn_last_error() has the details of the calling thread's last failed call.
  *   4. Outputs are written only on success. No call keeps a pointer that it was given, apart from
  *      stn_mem_register() and stn_set_log().
  *   5. Structures begin with their size, which the caller sets to sizeof, and are otherwise zero
- *      where the default is wanted. A library that knows a shorter structure refuses with -E2BIG if
- *      what it does not know is not zero, and fills with zeroes what it does not know. A size below
+ *      where the default is wanted. A library that knows a shorter structure returns -E2BIG if a
+ *      field that it does not know is not zero. Fields that it cannot fill become zero. A size below
  *      that of the first version is -EINVAL, and so are unknown flags and reserved fields that are
  *      not zero.
  *   6. Memory named by an entry stays unchanged (a write) or untouched (a read) from stn_submit() until
@@ -35,8 +35,8 @@
  *      segment that were submitted before it.
  *   7. A write that completed is not durable. A commit that completed is: durable, and visible to
  *      stn_list_create(), stn_open() and every process after a power cut. Until then the checkpoint
- *      does not exist, and if its session ends, or the process, it never will.
- *   8. Fewer entries accepted than given is back-pressure and no error.
+ *      does not exist; if its session or its process ends before, it never will.
+ *   8. Fewer entries accepted than given is back-pressure, not an error.
  *   9. No call on the path stn_submit(), stn_peek(), stn_wait() calls back, allocates or takes a lock.
  *      No function may be called from a signal handler. The library installs no signal handler, its
  *      threads block all signals, and it writes nothing to standard output or standard error.
@@ -88,7 +88,7 @@ typedef struct stn_checkpoint stn_checkpoint;
 #define STN_OP_WRITE 1  /* buffer to segment */
 #define STN_OP_READ 2   /* segment to buffer */
 #define STN_OP_COMMIT 3 /* this participant's segment is whole */
-#define STN_OP_ABORT 4  /* give the checkpoint up */
+#define STN_OP_ABORT 4  /* abort the checkpoint */
 
 /**
  * A request: 64 bytes, little-endian.
@@ -117,17 +117,17 @@ struct stn_sqe {
  * A completion: 32 bytes, little-endian.
  *
  * Errors:
- *   -EINVAL            the entry is malformed: unknown opcode or flag, a field that is not zero
- *                      and should be, a length of zero, a place that is not aligned
+ *   -EINVAL            the entry is malformed: unknown opcode or flag, a field that must be zero
+ *                      and is not, a length of zero, an offset that is not aligned
  *   -EBADF             checkpoint or buffer is not one of this session's, or not of the right kind, or
- *                      the checkpoint is committed, aborted or being so
+ *                      the checkpoint is committed or aborted, or that is in progress
  *   -ERANGE            the range leaves the buffer or the segment, or overflows
  *   -EEXIST            a chunk of the range was written already
  *   -EIO               a drive failed the command; detail has its NVMe status, if there is one. In its
- *                      place another errno may say how the operating system failed the command.
+ *                      place another errno may give the operating system's reason.
  *                      After a commit it is not known whether the checkpoint is durable, until the
  *                      pool is opened again
- *   -ECANCELED         the checkpoint was given up by another participant
+ *   -ECANCELED         another participant aborted the checkpoint
  *   -STN_E_DAMAGED     what was read is not what was written; aux is the segment offset
  *   -STN_E_POISONED    a commit after the flush or root write of another one failed: the pool
  *                      refuses writes until it is opened again
@@ -164,14 +164,14 @@ struct stn_pool_opts {
     uint32_t drive_count;
     uint32_t core_count;
     uint32_t huge_pages;       /* STN_HUGE_ */
-    uint32_t reactors;         /* reactor threads; 0: one for each drive, but one core is left */
+    uint32_t reactors;         /* reactor threads; 0: one for each drive, leaving one core free */
     uint32_t queue_depth;      /* commands in flight on each drive, up to 4096; 0: 16, or 64
                                 where the kernel drives it */
     uint32_t checksum_threads; /* up to 64; 0: a quarter of the cores */
 };
 
 /* stn_format_opts.flags */
-#define STN_FORMAT_FORCE 1u  /* destroy what is there; what is in use is refused all the same */
+#define STN_FORMAT_FORCE 1u  /* destroy what is there; a drive in use is still refused */
 #define STN_FORMAT_MIRROR 2u /* each chunk on two drives, so that any one drive may be lost */
 
 /** Options of stn_format(). */
@@ -204,7 +204,7 @@ struct stn_pool_info {
 /* stn_drive_info.state */
 #define STN_DRIVE_MEMBER 0     /* it holds all that it should */
 #define STN_DRIVE_ABSENT 1     /* missing, or the pool was written without it */
-#define STN_DRIVE_REBUILDING 2 /* taken in, and not filled yet */
+#define STN_DRIVE_REBUILDING 2 /* added, and not filled yet */
 
 
 /** Facts about a drive of a pool. The strings are the pool's and last as long as it. */
@@ -216,7 +216,7 @@ struct stn_drive_info {
     const char *serial;
     const char *address;
     const char *model;
-    const char *back_end; /* who drives it: "kernel io_uring", "spdk" ... */
+    const char *back_end; /* what drives it: "kernel io_uring", "spdk" ... */
     uint32_t state;       /* STN_DRIVE_ */
     uint32_t reserved;
 };
@@ -259,7 +259,7 @@ struct stn_shard_info {
     uint64_t offset_bytes; /* in the segment */
     uint64_t len_bytes;
     const char *name;
-    const char *dtype;     /* "" when it is no tensor */
+    const char *dtype;     /* "" when it is not a tensor */
     const uint64_t *shape; /* dimensions numbers */
 };
 
@@ -355,11 +355,11 @@ typedef void stn_log_fn(void *context, uint32_t level, const char *target, const
 uint32_t stn_version(void);
 
 /**
- * stn_version_string - the version of the library in words
+ * stn_version_string - the version of the library as a string
  *
  * Threads: any.
  * Ownership: the string is the library's and lasts for ever.
- * Returns: "0.1.0", say.
+ * Returns: for example "0.1.0".
  */
 const char *stn_version_string(void);
 
@@ -374,11 +374,11 @@ const char *stn_version_string(void);
 int stn_has_spdk(void);
 
 /**
- * stn_strerror - an error number in words
+ * stn_strerror - the text of an error number
  *
  * Threads: any.
  * Ownership: the string is the library's and lasts for ever.
- * Returns: words for the errno or STN_E_ number, with or without its sign; never NULL.
+ * Returns: the text of the errno or STN_E_ number, with or without its sign; never NULL.
  */
 const char *stn_strerror(int error);
 
@@ -395,19 +395,19 @@ const char *stn_strerror(int error);
 size_t stn_last_error(char *buffer, size_t size);
 
 /**
- * stn_set_log - have log records delivered
+ * stn_set_log - set the function that receives log records
  *
  * Records of this level and those more severe are given to callback, one at a time or from several
  * threads at once. The strings last until it returns. The callback must not throw or call into the
  * library, and should be quick: some of the library's threads wait for it. Without a callback, or
- * with STN_LOG_OFF, records go nowhere. When a call returns, the callback set before it is not
+ * with STN_LOG_OFF, records are dropped. When a call returns, the callback set before it is not
  * running and will not run again.
  *
  * Threads: any.
  * Ownership: callback and context are kept until the next call.
  * Returns: 0.
  * Errors:
- *   -EINVAL   level is none of STN_LOG_
+ *   -EINVAL   level is not one of STN_LOG_
  *   -EDEADLK  called from inside the callback
  *   -EEXIST   the library is part of a Rust program that receives the records already
  */
@@ -424,8 +424,8 @@ int stn_set_log(stn_log_fn *callback, void *context, uint32_t level);
  * Returns: 0.
  * Errors:
  *   -EFAULT              opts, drives or a drive is NULL
- *   -EINVAL              size, flags, reserved, drive_count, chunk_bytes or an address makes no
- *                        sense, or the drives are too small for a pool
+ *   -EINVAL              size, flags, reserved, drive_count, chunk_bytes or an address is
+ *                        invalid, or the drives are too small for a pool
  *   -E2BIG               opts has something set that this library does not know
  *   -ENODEV              a drive does not exist
  *   -EBUSY               a process has the drive's pool open
@@ -448,18 +448,18 @@ int stn_format(const struct stn_format_opts *opts);
  * Errors:
  *   -EFAULT              opts, drives, a drive, cores or pool is NULL
  *   -EINVAL              size, flags, drive_count, huge_pages, queue_depth, cores or an address
- *                        makes no sense
+ *                        is invalid
  *   -E2BIG               opts has something set that this library does not know
  *   -ENODEV              a drive does not exist
  *   -EBUSY               another process, or this one, has the pool open
  *   -EMFILE              the process has 64 pools open
  *   -EIO                 a drive failed a command; another errno may say how
- *   -STN_E_DAMAGED       what makes the drives a pool is damaged on all of them
+ *   -STN_E_DAMAGED       the pool's metadata is damaged on all of its drives
  *   -STN_E_SHORT         a drive is shorter than when it was formatted
  *   -STN_E_NOT_FORMATTED a drive has no pool of ours
  *   -STN_E_NEWER_FORMAT  the pool needs a newer library
- *   -STN_E_DRIVES        drives are missing, of another pool, named twice, or have been left out of
- *                        the pool before
+ *   -STN_E_DRIVES        drives are missing, of another pool, named twice, or out of date: the pool
+ *                        was written without them
  *   -STN_E_ENVIRONMENT   the machine is not set up for it; stn_last_error() says what to do
  */
 int stn_pool_open(const struct stn_pool_opts *opts, stn_pool **pool);
@@ -468,7 +468,7 @@ int stn_pool_open(const struct stn_pool_opts *opts, stn_pool **pool);
  * stn_pool_close - close a pool
  *
  * Threads: any. Blocks until the pool's threads have ended.
- * Ownership: the handle is not one afterwards, nor are strings of stn_drive_info().
+ * Ownership: the handle and the strings of stn_drive_info() are invalid afterwards.
  * Returns: 0.
  * Errors:
  *   -EFAULT      pool is NULL
@@ -485,7 +485,7 @@ int stn_pool_close(stn_pool *pool);
  * Returns: 0.
  * Errors:
  *   -EFAULT      pool or info is NULL
- *   -EINVAL      info's size makes no sense
+ *   -EINVAL      info's size is invalid
  *   -EBADF       pool is not an open pool
  *   -EOWNERDEAD  pool belongs to the process that this one was forked from
  *   -EBUSY       another thread is closing it
@@ -500,7 +500,7 @@ int stn_pool_info(stn_pool *pool, struct stn_pool_info *info);
  * Returns: 0.
  * Errors:
  *   -EFAULT      pool or info is NULL
- *   -EINVAL      info's size makes no sense
+ *   -EINVAL      info's size is invalid
  *   -ERANGE      index is not below the number of drives
  *   -EBADF       pool is not an open pool
  *   -EOWNERDEAD  pool belongs to the process that this one was forked from
@@ -544,7 +544,7 @@ int64_t stn_list_count(const stn_list *list);
  * Returns: 0.
  * Errors:
  *   -EFAULT      list or info is NULL
- *   -EINVAL      info's size makes no sense
+ *   -EINVAL      info's size is invalid
  *   -ERANGE      index is not below the number of checkpoints
  *   -EBADF       list is not a list
  *   -EOWNERDEAD  list belongs to the process that this one was forked from
@@ -552,10 +552,10 @@ int64_t stn_list_count(const stn_list *list);
 int stn_list_get(const stn_list *list, uint64_t index, struct stn_checkpoint_info *info);
 
 /**
- * stn_list_free - end a list
+ * stn_list_free - free a list
  *
  * Threads: any.
- * Ownership: the handle is not one afterwards.
+ * Ownership: the handle is invalid afterwards.
  * Returns: 0.
  * Errors:
  *   -EFAULT      list is NULL
@@ -574,7 +574,7 @@ int stn_list_free(stn_list *list);
  * Returns: 0.
  * Errors:
  *   -EFAULT      pool, name or info is NULL
- *   -EINVAL      name is not a name, or info's size makes no sense
+ *   -EINVAL      name is not a name, or info's size is invalid
  *   -ENOENT      there is no checkpoint of that name
  *   -EBADF       pool is not an open pool
  *   -EOWNERDEAD  pool belongs to the process that this one was forked from
@@ -627,8 +627,8 @@ int stn_checkpoint_show(stn_pool *pool, const char *name, stn_checkpoint **check
  * Returns: 0.
  * Errors:
  *   -EFAULT      checkpoint or info is NULL
- *   -EINVAL      info's size makes no sense
- *   -EBADF       checkpoint is not one
+ *   -EINVAL      info's size is invalid
+ *   -EBADF       checkpoint is not a description
  *   -EOWNERDEAD  checkpoint belongs to the process that this one was forked from
  */
 int stn_checkpoint_get(const stn_checkpoint *checkpoint, struct stn_checkpoint_info *info);
@@ -640,9 +640,9 @@ int stn_checkpoint_get(const stn_checkpoint *checkpoint, struct stn_checkpoint_i
  * Returns: 0.
  * Errors:
  *   -EFAULT      checkpoint or info is NULL
- *   -EINVAL      info's size makes no sense
+ *   -EINVAL      info's size is invalid
  *   -ERANGE      participant is not below the number of participants
- *   -EBADF       checkpoint is not one
+ *   -EBADF       checkpoint is not a description
  *   -EOWNERDEAD  checkpoint belongs to the process that this one was forked from
  */
 int stn_checkpoint_segment(const stn_checkpoint *checkpoint, uint32_t participant,
@@ -656,9 +656,9 @@ int stn_checkpoint_segment(const stn_checkpoint *checkpoint, uint32_t participan
  * Returns: 0.
  * Errors:
  *   -EFAULT      checkpoint or info is NULL
- *   -EINVAL      info's size makes no sense
+ *   -EINVAL      info's size is invalid
  *   -ERANGE      participant or index is not below its number
- *   -EBADF       checkpoint is not one
+ *   -EBADF       checkpoint is not a description
  *   -EOWNERDEAD  checkpoint belongs to the process that this one was forked from
  */
 int stn_checkpoint_shard(const stn_checkpoint *checkpoint, uint32_t participant, uint64_t index,
@@ -672,24 +672,24 @@ int stn_checkpoint_shard(const stn_checkpoint *checkpoint, uint32_t participant,
  * Returns: 0.
  * Errors:
  *   -EFAULT      checkpoint, name or info is NULL
- *   -EINVAL      name is not UTF-8, or info's size makes no sense
+ *   -EINVAL      name is not UTF-8, or info's size is invalid
  *   -ERANGE      participant is not below the number of participants
  *   -ENOENT      the segment has no shard of that name
- *   -EBADF       checkpoint is not one
+ *   -EBADF       checkpoint is not a description
  *   -EOWNERDEAD  checkpoint belongs to the process that this one was forked from
  */
 int stn_checkpoint_find(const stn_checkpoint *checkpoint, uint32_t participant, const char *name,
                         struct stn_shard_info *info);
 
 /**
- * stn_checkpoint_free - end a description
+ * stn_checkpoint_free - free a description
  *
  * Threads: any.
- * Ownership: the handle is not one afterwards, nor are pointers of its shards.
+ * Ownership: the handle and the pointers of its shards are invalid afterwards.
  * Returns: 0.
  * Errors:
  *   -EFAULT      checkpoint is NULL
- *   -EBADF       checkpoint is not one
+ *   -EBADF       checkpoint is not a description
  *   -EOWNERDEAD  checkpoint belongs to the process that this one was forked from
  *   -EBUSY       another thread is inside a call on it
  */
@@ -699,16 +699,16 @@ int stn_checkpoint_free(stn_checkpoint *checkpoint);
  * stn_save - save a segment from memory
  *
  * Writes one participant's shards, one after the other without gaps, to all drives at once, and waits
- * until the checkpoint is durable and visible. A checkpoint of several participants is so when every
- * one of them has saved its segment or committed it through a session.
+ * until the checkpoint is durable and visible. A checkpoint of several participants becomes visible
+ * when every one of them has saved its segment or committed it through a session.
  *
  * Whole chunks go straight to the drives where they lie one after the other in memory, start at a
  * multiple of 4096 there, and every drive can read that memory: SPDK drives read that of
  * stn_buf_alloc() and stn_mem_register(), and huge pages. The rest is copied once. At most 64 ranges
- * of memory go straight; of more, the longest.
+ * of memory go straight: the longest.
  *
- * When the time is over the checkpoint is given up, for every participant, unless its commit went
- * through meanwhile: then the call succeeds. The call returns only when no drive reads the memory any
+ * On timeout the checkpoint is aborted, for every participant, unless its commit succeeded meanwhile:
+ * then the call succeeds. The call returns only when no drive reads the memory any
  * more, which takes longer where a drive does not answer.
  *
  * Threads: any. Blocks.
@@ -717,19 +717,19 @@ int stn_checkpoint_free(stn_checkpoint *checkpoint);
  * Errors:
  *   -EFAULT           pool, opts, name, shards, a shard's name, bytes or shape is NULL
  *   -EINVAL           size, flags, reserved, name, participants, participant, shard_size or a shard
- *                     makes no sense, or does not fit what other participants declared
+ *                     is invalid, or does not fit what other participants declared
  *   -E2BIG            opts or a shard has something set that this library does not know
  *   -EEXIST           the checkpoint is committed already, or this participant has joined it
  *   -ENOSPC           the pool has no room for it
  *   -EROFS            the pool was opened for reading only
- *   -ENOMEM           memory for the transfer cannot be had
+ *   -ENOMEM           memory for the transfer cannot be allocated
  *   -EMFILE           the process has too many descriptors, or the pool as many checkpoints as it can
  *                     hold
  *   -EBADF            pool is not an open pool
  *   -EOWNERDEAD       pool belongs to the process that this one was forked from
  *   -EBUSY            another thread is closing the pool
- *   -ETIME            the time was over; nothing was saved
- *   -ECANCELED        another participant gave the checkpoint up
+ *   -ETIME            the timeout expired; nothing was saved
+ *   -ECANCELED        another participant aborted the checkpoint
  *   -EIO              a drive failed a command; another errno may say how. If it was one of the commit,
  *                     it is not known whether the checkpoint is durable, until the pool is opened again
  *   -STN_E_POISONED   the pool refuses writes after a failed flush or root write
@@ -742,19 +742,19 @@ int64_t stn_save(stn_pool *pool, const struct stn_save_opts *opts);
  *
  * Reads from all drives at once and verifies every chunk. Where destination has the same place in a
  * page as the bytes have in their chunk, whole chunks go straight from the drives to it; the rest
- * goes through memory of the library's. On an error the contents of destination are undefined.
+ * goes through the library's memory. On an error the contents of destination are undefined.
  *
  * Threads: any. Blocks.
  * Ownership: destination is the caller's, and nothing else touches it during the call.
  * Returns: the bytes that were read: all that were asked for.
  * Errors:
  *   -EFAULT           pool, opts, name or destination is NULL
- *   -EINVAL           size, flags, reserved or name makes no sense, or participant is too large
+ *   -EINVAL           size, flags, reserved or name is invalid, or participant is too large
  *   -E2BIG            opts has something set that this library does not know
  *   -ENOENT           there is no such checkpoint or shard
  *   -ERANGE           the range leaves the shard or segment
  *   -ENOBUFS          destination is too small for it
- *   -ENOMEM           memory for the transfer cannot be had
+ *   -ENOMEM           memory for the transfer cannot be allocated
  *   -EMFILE           the process has too many descriptors
  *   -EBADF            pool is not an open pool
  *   -EOWNERDEAD       pool belongs to the process that this one was forked from
@@ -776,9 +776,9 @@ int64_t stn_restore(stn_pool *pool, const struct stn_restore_opts *opts, void *d
  * Returns: 0.
  * Errors:
  *   -EFAULT             pool or session is NULL
- *   -EINVAL             size, flags, reserved, entries or memory_bytes makes no sense
+ *   -EINVAL             size, flags, reserved, entries or memory_bytes is invalid
  *   -E2BIG              opts has something set that this library does not know
- *   -ENOMEM             memory_bytes cannot be had, in huge pages where these are required
+ *   -ENOMEM             memory_bytes cannot be allocated, in huge pages where these are required
  *   -EMFILE             the process has 1024 sessions, or too many descriptors
  *   -EBADF              pool is not an open pool
  *   -EOWNERDEAD         pool belongs to the process that this one was forked from
@@ -789,11 +789,11 @@ int stn_session_create(stn_pool *pool, const struct stn_session_opts *opts, stn_
 /**
  * stn_session_destroy - end a session
  *
- * Waits for what is under way, gives up checkpoints that were begun and not committed, frees the
- * session's buffers and lets go of registered memory. Completions that were not taken are lost.
+ * Waits for entries in flight, aborts checkpoints that were begun and not committed, frees the
+ * session's buffers and unregisters memory. Completions that were not taken are lost.
  *
  * Threads: one at a time. Blocks.
- * Ownership: the handle is not one afterwards; nor are its buffers, its keys and its descriptor.
+ * Ownership: the handle, its buffers, its keys and its descriptor are invalid afterwards.
  * Returns: 0.
  * Errors:
  *   -EFAULT      session is NULL
@@ -807,7 +807,7 @@ int stn_session_destroy(stn_session *session);
  * stn_session_eventfd - a descriptor for poll, epoll and the like
  *
  * It is readable as long as there are completions to take. It may be readable for a moment when
- * there are none, until stn_peek() has returned 0. It is not to be read, written or closed.
+ * there are none, until stn_peek() has returned 0. Do not read, write or close it.
  *
  * Threads: one at a time.
  * Ownership: the descriptor is the session's and lasts as long as it.
@@ -825,7 +825,7 @@ int stn_session_eventfd(stn_session *session);
  * stn_submit - put entries on the ring of a session
  *
  * Copies count entries, in order, or as many as there is room for. Each accepted entry gets one
- * completion; its completion says what is wrong with an entry. No system call is made unless
+ * completion, which reports what is wrong with the entry. No system call is made unless
  * the session's reactor sleeps.
  *
  * Threads: one at a time.
@@ -860,18 +860,17 @@ int stn_peek(stn_session *session, struct stn_cqe *completions, uint32_t count);
 /**
  * stn_wait - take completions, waiting for some
  *
- * Waits until min completions were taken, at most count, or the time is over: timeout_ns
- * nanoseconds, or for ever when that is negative. Spins for a moment, then sleeps. Signals do not
- * end it.
+ * Takes at most count completions. Waits until min were taken or timeout_ns nanoseconds have passed;
+ * a negative timeout_ns waits for ever. Spins for a moment, then sleeps. Signals do not end it.
  *
  * Threads: one at a time.
  * Ownership: completions is the caller's, with room for count.
- * Returns: how many were taken; fewer than min when the time was over.
+ * Returns: how many were taken; on timeout, fewer than min.
  * Errors:
  *   -EFAULT      session is NULL, or completions is and count is not 0
  *   -EINVAL      min is larger than count
  *   -ENODATA     fewer than min entries are outstanding, so waiting would never end
- *   -ETIME       the time was over before any came
+ *   -ETIME       the timeout expired before a completion came
  *   -EBADF       session is not a session
  *   -EOWNERDEAD  session belongs to the process that this one was forked from
  *   -EBUSY       another thread is inside a call on it
@@ -882,7 +881,7 @@ int stn_wait(stn_session *session, struct stn_cqe *completions, uint32_t min, ui
 /**
  * stn_buf_alloc - a buffer in the session's memory
  *
- * Aligned to 4096 bytes and rounded up to a multiple of them. Its bytes are whatever was there.
+ * Aligned to 4096 bytes and rounded up to a multiple of them. Its content is undefined.
  *
  * Threads: one at a time.
  * Ownership: the buffer is the session's; it lasts until stn_buf_free() or the session's end.
@@ -890,7 +889,7 @@ int stn_wait(stn_session *session, struct stn_cqe *completions, uint32_t min, ui
  * Errors:
  *   -EFAULT      session, address or key is NULL
  *   -EINVAL      len_bytes is 0, or the session was made with STN_SESSION_NO_MEMORY
- *   -ENOMEM      the session's memory has no such piece left
+ *   -ENOMEM      the session's memory has no free range of that length
  *   -EMFILE      the session has 1024 buffers
  *   -EBADF       session is not a session
  *   -EOWNERDEAD  session belongs to the process that this one was forked from
@@ -906,7 +905,7 @@ int stn_buf_alloc(stn_session *session, uint64_t len_bytes, void **address, uint
  * Returns: 0.
  * Errors:
  *   -EFAULT      session is NULL
- *   -EBADF       session is not a session, or key is none of stn_buf_alloc() of it
+ *   -EBADF       session is not a session, or key is not one of its stn_buf_alloc()
  *   -EOWNERDEAD  session belongs to the process that this one was forked from
  *   -EBUSY       an entry whose completion was not taken names the buffer, or another thread is
  *                inside a call on the session
@@ -914,7 +913,7 @@ int stn_buf_alloc(stn_session *session, uint64_t len_bytes, void **address, uint
 int stn_buf_free(stn_session *session, uint32_t key);
 
 /**
- * stn_mem_register - use memory of the caller's as a buffer
+ * stn_mem_register - use the caller's memory as a buffer
  *
  * Drives then read and write it without a copy. It starts and ends at multiples of 4096; on SPDK
  * drives it consists of huge pages and starts and ends at multiples of 2 MiB.
@@ -935,14 +934,14 @@ int stn_buf_free(stn_session *session, uint32_t key);
 int stn_mem_register(stn_session *session, void *address, uint64_t len_bytes, uint32_t *key);
 
 /**
- * stn_mem_unregister - take memory back
+ * stn_mem_unregister - end the use of the caller's memory
  *
  * Threads: one at a time. Blocks.
  * Ownership: the memory may be unmapped afterwards.
  * Returns: 0.
  * Errors:
  *   -EFAULT      session is NULL
- *   -EBADF       session is not a session, or key is none of stn_mem_register() of it
+ *   -EBADF       session is not a session, or key is not one of its stn_mem_register()
  *   -EOWNERDEAD  session belongs to the process that this one was forked from
  *   -EBUSY       an entry whose completion was not taken names the memory, or another thread is
  *                inside a call on the session
@@ -952,8 +951,8 @@ int stn_mem_unregister(stn_session *session, uint32_t key);
 /**
  * stn_begin - begin a checkpoint, or join one that another participant began
  *
- * Reserves the space of this participant's segment on the drives, so that no write can run out of it
- * later.
+ * Reserves the space of this participant's segment on the drives, so that no later write can run out
+ * of it.
  *
  * Threads: one at a time. Blocks.
  * Ownership: opts, and what it points to, is the caller's; *checkpoint is ended by stn_close() or
@@ -962,7 +961,7 @@ int stn_mem_unregister(stn_session *session, uint32_t key);
  * Errors:
  *   -EFAULT           session, opts, checkpoint, a name, shards or a shape is NULL
  *   -EINVAL           size, flags, name, participants, participant, len_bytes, shard_size or a shard
- *                     makes no sense, or does not fit what other participants declared
+ *                     is invalid, or does not fit what other participants declared
  *   -E2BIG            opts or a shard has something set that this library does not know
  *   -EEXIST           the checkpoint is committed already, or this participant has joined it
  *   -ENOSPC           the pool has no room for it
@@ -986,7 +985,7 @@ int stn_begin(stn_session *session, const struct stn_begin_opts *opts, uint64_t 
  * Returns: 0; *checkpoint is what entries name the segment by. info may be NULL.
  * Errors:
  *   -EFAULT           session, name or checkpoint is NULL
- *   -EINVAL           name is not a NAME@STEP, info's size makes no sense, or participant is too
+ *   -EINVAL           name is not a NAME@STEP, info's size is invalid, or participant is too
  *                     large
  *   -ENOENT           there is no such checkpoint
  *   -EMFILE           the session has 1024 segments open
@@ -999,10 +998,10 @@ int stn_open(stn_session *session, const char *name, uint32_t participant, uint6
              struct stn_segment_info *info);
 
 /**
- * stn_close - end what stn_begin() or stn_open() began
+ * stn_close - close a segment of stn_begin() or stn_open()
  *
- * Waits for transfers of the segment that are under way. A checkpoint that was begun and is not
- * committed is given up, for every participant.
+ * Waits for transfers of the segment that are in flight. A checkpoint that was begun and is not
+ * committed is aborted, for every participant.
  *
  * Threads: one at a time. Blocks.
  * Returns: 0.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Stanchion: a userspace storage engine for deep-learning checkpoints.
 //!
-//! For Rust this crate names what a trainer uses of the engine. For every other language it is
+//! For Rust this crate re-exports what a trainer uses of the engine. For every other language it is
 //! `libstanchion`.
 
-// For the tests of the header: Rust has the names below.
+// For the tests of the header: Rust programs use the names below.
 #[doc(hidden)]
 pub mod c;
 
@@ -13,7 +13,7 @@ pub mod ring {
     pub use stanchion_engine::{CompleteEntry, SubmitEntry, Transfer, codes};
 }
 
-// A pool: formatting, opening, looking at it, verifying it, giving it a drive.
+// A pool: formatting, opening, inspecting, verifying, adding a drive.
 pub use stanchion_engine::{
     Admission, Content, DriveAddress, DriveEntry, DriveInfo, DriveState, FormatOptions,
     FormatReport, Notice, Pool, PoolDrive, PoolInfo, PoolMode, PoolOptions, Redundancy, Survey,

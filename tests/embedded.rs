@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The C interface inside a Rust program: what a C program cannot provoke.
+//! The C interface inside a Rust program: the errors that a C program cannot provoke.
 
 #![allow(unsafe_code, clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 
 use stanchion::c::*;
 
-/// A pool on one file, and the file's name as C has it.
+/// A pool on one file, and the file's name as a C string.
 fn pool(directory: &tempfile::TempDir) -> CString {
     let path = directory.path().join("drive");
     let name = CString::new(path.to_str().unwrap()).unwrap();
@@ -22,7 +22,7 @@ fn pool(directory: &tempfile::TempDir) -> CString {
         chunk_bytes: 0,
         create_bytes: 64 << 20,
     };
-    // SAFETY: all that the options point to is there.
+    // SAFETY: all that the options point to is readable.
     assert_eq!(unsafe { stn_format(&raw const opts) }, 0);
     name
 }
@@ -59,7 +59,7 @@ fn a_pool_of_a_newer_version() {
         checksum_threads: 0,
     };
     let mut pool = 0;
-    // SAFETY: all that the options point to is there.
+    // SAFETY: all that the options point to is readable.
     let result = unsafe { stn_pool_open(&raw const opts, &raw mut pool) };
     assert_eq!(result, -STN_E_NEWER_FORMAT);
 }

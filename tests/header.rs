@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The committed header, the committed list of exports and the committed numbers against the code.
+//! Compares the committed header, list of exports and numbers with the code.
 //!
 //! Layouts are compared by the C compiler itself: the code's sizes and offsets become static
 //! assertions of a C file that includes the header.
@@ -180,8 +180,7 @@ fn every_structure_field_and_number_of_the_header_is_compared() {
     assert_eq!(defined, compared);
 }
 
-/// Each group is a kind of number: within it no number is given twice, also not one that was
-/// retired.
+/// Each group is a kind of number: within it no number is used twice, including retired ones.
 #[test]
 fn numbers_are_the_committed_ones_and_none_is_used_again() {
     let mut committed = BTreeMap::new();
@@ -233,7 +232,7 @@ fn the_list_of_exports_has_the_functions_of_the_header() {
 
 #[test]
 fn the_library_exports_that_list_and_nothing_else() {
-    // Cargo builds the libraries of a package beside its tests.
+    // Cargo builds the libraries of a package into the folder of its tests.
     let test = std::env::current_exe().unwrap();
     let library = test.parent().unwrap().join("libstanchion.so");
     let Ok(output) = Command::new("nm").args(["-D", "--defined-only"]).arg(&library).output()

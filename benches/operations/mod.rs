@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operations that are ours and wait for nothing, one at a time on one thread: what `parts`
+//! Operations of our own that wait for nothing, one at a time on one thread: what `parts`
 //! times and `instructions` counts.
 
 use std::hint::black_box;
@@ -21,7 +21,7 @@ const POOL: Uuid = Uuid::from_u128(1);
 pub struct Operation {
     /// Its name, as the committed counts have it.
     pub name: &'static str,
-    /// Makes what runs it once each time that it is called.
+    /// Returns a closure that runs it once at each call.
     pub make: fn() -> Box<dyn FnMut()>,
 }
 

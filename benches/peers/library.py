@@ -63,7 +63,7 @@ class Cqe(Structure):
     ]
 
 
-# What keeps an error from passing for a zero: results are 64 bits only where the header says so.
+# The 64-bit results of the header; by default ctypes takes a result for an int.
 RESULTS = {"stn_restore": c_int64, "stn_last_error": ctypes.c_size_t}
 ARGUMENTS = {
     "stn_format": [POINTER(FormatOpts)],

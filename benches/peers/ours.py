@@ -43,7 +43,7 @@ class Pipeline:
         self.pieces = pieces_of(workload.tensors, PIECE_BYTES)
 
     def save(self, name):
-        """Until it is durable and visible. The checkpoint's handle is still to be closed."""
+        """Until it is durable and visible. The caller closes the checkpoint's handle."""
         session, move = self.session, ctypes.memmove
         checkpoint = session.begin(name, self.workload.bytes, self.shards, self.participants, self.participant)
         free = list(range(len(self.buffers)))

@@ -41,7 +41,7 @@ class Ours:
             Pipeline(self.drive.pool, load, llama3.RANKS, rank, buffers_bytes=16 * MIB) for rank, load in enumerate(loads)
         ]
         self.room = [torch.empty(load.bytes, dtype=torch.uint8) for load in loads]
-        # Its pages are there before they are read into, as those of a trainer's tensors are.
+        # Its pages are mapped before they are read into, as those of a trainer's tensors are.
         for room in self.room:
             room.zero_()
         self.threads = concurrent.futures.ThreadPoolExecutor(llama3.RANKS)
@@ -89,7 +89,7 @@ class Ours:
 
 
 def peer_rank(scale, rank, writer, directory, pipe):
-    """A process of a peer: told `save` or `restore`, it does so and answers."""
+    """A process of a peer: it receives `save` or `restore`, does it and answers."""
     torch.set_num_threads(1)
     load = rank_workload(scale, rank)
     home = directory / f"rank-{rank}"
@@ -121,13 +121,13 @@ class PeerRanks:
             ours, theirs = fork.Pipe()
             process = fork.Process(target=peer_rank, args=(given.scale, rank, writer, given.dir, theirs), daemon=True)
             process.start()
-            # Else the end of a process would not be noticed.
+            # Otherwise the end of a process would not be noticed.
             theirs.close()
             self.pipes.append(ours)
             self.processes.append(process)
-        self.hear()
+        self.receive()
 
-    def hear(self):
+    def receive(self):
         for pipe in self.pipes:
             pipe.recv()
 
@@ -135,7 +135,7 @@ class PeerRanks:
         started = time.perf_counter()
         for pipe in self.pipes:
             pipe.send(word)
-        self.hear()
+        self.receive()
         return time.perf_counter() - started
 
     def save(self):

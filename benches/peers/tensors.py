@@ -13,7 +13,7 @@ ALIGNMENT = 64
 
 @dataclasses.dataclass
 class Workload:
-    """Tensors, and the one piece of ordinary memory that each of them has for itself."""
+    """Tensors, each in a piece of ordinary memory of its own."""
 
     tensors: dict
     bytes: int

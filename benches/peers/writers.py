@@ -151,7 +151,7 @@ class DeepSpeed(Peer):
 
 class DeepSpeedBest(DeepSpeed):
     """The same with what ours has: its buffer is in huge pages, and it writes over the blocks of its last file, which
-    would lose a checkpoint to a crash. What is left of the difference is the writers'."""
+    would lose a checkpoint to a crash. The rest of the difference is due to the writers."""
 
     name = "deepspeed_best"
     new_file = False

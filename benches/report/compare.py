@@ -31,7 +31,7 @@ def row_of_ratios(name, values, unit, ratios, peers=(), note=""):
 
 
 def compare(name, unit, rounds, ours, peer, note=""):
-    """The row, and the row of its control. `ours` and `peer` run once and say how fast; more is better."""
+    """The row, and the row of its control. `ours` and `peer` run once and return a rate; more is better."""
     first, between, again = [], [], []
     for number in range(rounds):
         first.append(ours())

@@ -25,14 +25,14 @@ def file_pool(plan, name, size_bytes):
     path.unlink(missing_ok=True)
     pool = Pool(plan.stanchion, [path], f"{2 * size_bytes // MIB + 256}MiB")
     pool.format()
-    # From here on the file is there.
+    # From here on the file exists.
     pool.size = None
     for _ in range(3):
         pool.bench("write", size_bytes)
     return pool
 
 
-def beside_fio(plan):
+def compared_with_fio(plan):
     wanted = {"write": "save.kernel/fio_best", "read": "restore.kernel/fio_best"}
     wanted = {rw: name for rw, name in wanted.items() if plan.wants(name)}
     if not wanted:
@@ -78,7 +78,7 @@ def best_of_fio(drive, plan, rw, size_bytes):
 
 
 def buffered(plan):
-    """The command on a file beside dd on the same file, both in the page cache."""
+    """The command on a file, compared with dd on the same file, both in the page cache."""
     name = "save.kernel/buffered_fsync"
     if not plan.wants(name):
         return []
@@ -136,7 +136,7 @@ def memory(plan):
 
 
 def small_tensors(plan):
-    """Many small files beside one file of the same bytes, both through `stanchion save`."""
+    """Many small files, compared with one file of the same bytes, both through `stanchion save`."""
     name = "save.small_tensors/one_file"
     if not plan.wants(name):
         return []
@@ -177,7 +177,7 @@ def split_safetensors(path, into):
 
 
 def ladder(plan):
-    """The published remedies one at a time, and what saves beside training add to an iteration."""
+    """The published remedies one at a time, and what saves during training add to an iteration."""
     if not plan.wants("train.stall") and not plan.wants("ladder"):
         return []
     size, ranks = (512 * MIB if plan.quick else 2 * GIB), 4
@@ -187,17 +187,17 @@ def ladder(plan):
     pool = Pool(plan.stanchion, paths, f"{2 * size // MIB + 256}MiB")
     pool.format()
     command = [plan.stanchion, "bench", "ladder", "--json", "--size", size, "--ranks", ranks, "--runs", plan.rounds]
-    told = json.loads(run([*command, *pool.drives]))
+    measured = json.loads(run([*command, *pool.drives]))
     for path in paths:
         path.unlink()
     found = []
-    for rung in told["rungs"]:
+    for rung in measured["rungs"]:
         note = f"{rung['what']}; ratio: to the rung below; stall of the trainer {rung['stall_seconds']:.3f} s"
         found.append(Row(f"ladder.{rung['rung']}", rung["gb_per_s"], "GB/s", rung["gain"], runs=plan.rounds, note=note))
-    train = told["train"]
+    train = measured["train"]
     note = f"saves during {train['compute_seconds']:.2f} s of compute, over the same iterations without saves"
     found.append(Row("train.stall", 100 * train["stall_share"], "% of an iteration", runs=5 * plan.rounds, note=note))
     return found
 
 
-GROUPS = (beside_fio, buffered, memory, small_tensors, ladder)
+GROUPS = (compared_with_fio, buffered, memory, small_tensors, ladder)

@@ -9,7 +9,7 @@ from .tools import ROOT, SPDK, Failed, run
 
 
 def source():
-    """The code that is measured. Asked before anything is built or written."""
+    """The code that is measured. Read before anything is built or written."""
     commit = attempt(["git", "-C", ROOT, "rev-parse", "HEAD"])
     changes = attempt(["git", "-C", ROOT, "status", "--porcelain"])
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

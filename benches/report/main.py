@@ -74,7 +74,7 @@ def main(script, description):
         signal.signal(received, interrupt)
     source = machine.source()
     if not source["clean"]:
-        say("the tree has uncommitted changes, and the report says so: commit first for figures that are kept")
+        say("the tree has uncommitted changes, and the report says so: commit first to keep the figures")
     programs = build()
     work = pathlib.Path(os.environ["STANCHION_RUN_FOLDER"])
     plan = Plan(given, programs, work)
@@ -102,7 +102,7 @@ def main(script, description):
             say(f"{group.__name__}: {time.monotonic() - started:.0f} s")
     except Interrupted as by:
         interrupted = by.signal
-        plan.left_out("what was to come: interrupted")
+        plan.left_out("the rest: interrupted")
     described["load_average_at_end"] = os.getloadavg()[0]
     report = write.Report(source, described, rows, plan.missing)
     if given.json:
@@ -112,7 +112,7 @@ def main(script, description):
 
 
 class Interrupted(BaseException):
-    """By a signal. The rows that there are go into the report."""
+    """By a signal. The rows measured so far go into the report."""
 
     def __init__(self, signal_number):
         self.signal = signal_number

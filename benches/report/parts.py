@@ -18,7 +18,7 @@ def commits(plan):
     document = json.loads(run([plan.programs["commits"], count, 1_000_000, count, drive]))
     drive.unlink()
     whole, tail = document["whole_ms"], document["tail_ms"]
-    # The two ends, by tens and pairwise; medians, since one slow flush of a shared disk says nothing of the catalogue.
+    # The two ends, by tens and pairwise; medians, since one slow flush of a shared disk is not due to the catalogue.
     first = [statistics.median(whole[i : i + 10]) for i in range(0, 100, 10)]
     last = [statistics.median(whole[-100:][i : i + 10]) for i in range(0, 100, 10)]
     note = f"{count} checkpoints of 1 MB; ratio: time of the first 100 to that of the last 100, by tens"

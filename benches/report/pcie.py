@@ -37,7 +37,7 @@ class Guest:
         self.run(["stanchion", "bind", *self.pool.drives])
 
     def run(self, command):
-        """Its standard output; what it says beside that is in the error, if there is one."""
+        """Its standard output; the standard error is in the exception, if it fails."""
         text = shlex.join(str(word) for word in command)
         status, output = self.machine.run(f"{text} 2>/tmp/said || {{ status=$?; cat /tmp/said; exit $status; }}", 300)
         if status != 0:
@@ -50,7 +50,7 @@ class Guest:
         return self.pool.gb_per_s("write", size_bytes)
 
     def perf(self, seconds):
-        """From the difference of two runs: a slow drive's queue, counted though it ends too late, is much of a short one."""
+        """From the difference of two runs: perf counts what ends after its time, which is much of a short run."""
         short = max(1, seconds // 4)
         return (seconds * self.perf_once(seconds) - short * self.perf_once(short)) / (seconds - short)
 
@@ -72,7 +72,7 @@ def guest(plan, place, count, bytes_per_second):
 
 
 def limited(plan, place, count):
-    """Beside perf; the second row is the control."""
+    """Compared with perf; the second row is the control."""
     name = f"save.spdk.pcie_{count}/perf"
     seconds = 3 if plan.quick else 8
     per_drive = seconds * LIMIT_BYTES_PER_S

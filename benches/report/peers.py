@@ -10,7 +10,7 @@ SIZES = {"16MiB": 16 * MIB, "64MiB": 64 * MIB, "256MiB": 256 * MIB, "1GiB": GIB,
 # The one size at which all peers save a single tensor.
 ALL_AT = "1GiB"
 FILE_WRITERS = ("torch_save_fsync", "safetensors_fsync", "dcp")
-# Huge pages of the engine and of a ring's buffers, beside what a workload in place takes.
+# Huge pages of the engine and of a ring's buffers, in addition to those of a workload in place.
 POOL_PAGES = 96
 
 

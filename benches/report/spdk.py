@@ -53,8 +53,8 @@ def scales(plan):
     """N drives compared with N times one drive, and with perf on the same N drives: what the target's core can serve."""
     found = []
     for n in SCALES:
-        beside_one, beside = f"save.spdk.scale_{n}/{n}x_one", f"save.spdk.scale_{n}/perf"
-        if not plan.wants(beside_one, beside):
+        to_one, to_perf = f"save.spdk.scale_{n}/{n}x_one", f"save.spdk.scale_{n}/perf"
+        if not plan.wants(to_one, to_perf):
             continue
         # Less for many drives, whose memory is the target's huge pages.
         per_drive = (192 if n < 8 else 128) * MIB * (1 if plan.quick else 2)
@@ -63,15 +63,15 @@ def scales(plan):
             one.format()
             many.format()
             save = lambda: many.gb_per_s("write", n * per_drive)
-            if plan.wants(beside_one):
-                found += compare(beside_one, "GB/s", plan.rounds, save, lambda: n * one.gb_per_s("write", per_drive))
-            if plan.wants(beside):
-                found.append(beside_perf(plan, beside, many, save, addresses[:n]))
+            if plan.wants(to_one):
+                found += compare(to_one, "GB/s", plan.rounds, save, lambda: n * one.gb_per_s("write", per_drive))
+            if plan.wants(to_perf):
+                found.append(compared_with_perf(plan, to_perf, many, save, addresses[:n]))
     return found
 
 
-def beside_perf(plan, name, pool, save, drives):
-    """perf writes over the pool, so it is made anew each time."""
+def compared_with_perf(plan, name, pool, save, drives):
+    """perf writes over the pool, which is therefore made again each time."""
     ours, peers = [], []
     for number in range(plan.rounds):
         pool.format()

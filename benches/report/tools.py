@@ -95,7 +95,7 @@ def fio_gb_per_s(path, offset_bytes, rw, size_bytes, engine, block, depth, pages
     """fio on a part of a file that is there already, O_DIRECT; a write counts until its fsync has returned.
 
     Pages "huge" is what stanchion has: huge pages, known to io_uring beforehand. It may be the larger part of a
-    difference, since a disk is told of few long pieces of memory instead of many short ones.
+    difference, since a disk gets few long pieces of memory instead of many short ones.
     """
     job = [
         "fio", "--name=bench", f"--filename={path}", f"--offset={offset_bytes}", f"--size={size_bytes}", f"--rw={rw}",
@@ -134,7 +134,7 @@ def dd_gb_per_s(source, to):
 
 
 def reserve_huge_pages(pages):
-    """Has so many huge pages free, until the bench ends."""
+    """Reserves huge pages so that this many are free, until the bench ends."""
     free = int(pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").read_text())
     if free < pages:
         run([ROOT / "scripts" / "hugepages", "--add", pages - free])

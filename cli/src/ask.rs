@@ -6,11 +6,11 @@ use std::io::{IsTerminal as _, Write as _, stderr, stdin};
 use crate::error::CommandError;
 use crate::output::plain;
 
-/// Asks one question on the terminal and gives the answer, without the space around it.
+/// Asks one question on the terminal and returns the trimmed answer.
 ///
 /// # Errors
-/// [`CommandError::Refused`] where nobody can be asked: `loss` says what would be lost, and `--yes`
-/// is the answer.
+/// [`CommandError::Refused`] where there is no terminal. Its text has `loss`, which
+/// says what would be lost, and the option that confirms: `--yes`.
 pub fn ask(question: &str, loss: &str) -> Result<String, CommandError> {
     if !stdin().is_terminal() {
         return Err(CommandError::Refused(format!("{loss}; pass --yes to confirm")));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `stanchion bind` and `stanchion unbind` share: the drives behind addresses, carrying out a
+//! What `stanchion bind` and `stanchion unbind` share: the drives behind addresses, executing a
 //! plan, and printing what was done.
 
 use std::path::Path;
@@ -55,10 +55,10 @@ pub fn functions(root: &Path, drives: &[DriveAddress]) -> Result<Vec<String>, Co
     Ok(found)
 }
 
-/// Carries out the plan of `stanchion bind` or `stanchion unbind`, and prints what was done.
+/// Executes the plan of `stanchion bind` or `stanchion unbind`, and prints what was done.
 ///
 /// # Errors
-/// Whatever kept a drive from being moved; [`CommandError::Partial`] when others were moved before.
+/// Why a drive could not be moved; [`CommandError::Partial`] when others were moved before.
 pub fn apply(
     subcommand: &str,
     binder: &Binder,
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
     use crate::record::Document;
 
-    /// A made machine with one NVMe drive in an IOMMU group of its own.
+    /// A simulated machine with one NVMe drive in an IOMMU group of its own.
     fn machine() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("sys/bus/pci/devices/0000:02:00.0");

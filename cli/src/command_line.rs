@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From the words of the command line to a subcommand with its options.
+//! Parses the command line into a subcommand with its options.
 
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ A drive is named by its address: a file, a block device (/dev/nvme0n1), a PCI fu
 (pcie:0000:04:00.0), or an SPDK transport ID
 (\"trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:4420 subnqn:nqn...\"), with hostnqn:nqn...
 where the target admits only hosts that it knows by name.
-They are taken from --drive, else from --config, else from STANCHION_DRIVES (one per line), else
+Drives are taken from --drive, else from --config, else from STANCHION_DRIVES (one per line), else
 from /etc/stanchion/stanchion.toml. Name every drive of a pool, in any order.
 
 Exit codes: 0 ok, 1 failed, 2 usage, 3 data damaged, 4 partly done, 10 not formatted or not found,
@@ -45,7 +45,7 @@ pub fn command() -> Command {
         .override_usage("stanchion [OPTIONS] <SUBCOMMAND>")
         .after_help(EXAMPLES)
         .arg_required_else_help(true)
-        // Our own, so that it heeds --json.
+        // Not clap's, which would ignore --json.
         .disable_version_flag(true)
         .arg(
             Arg::new("version")
@@ -69,10 +69,10 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    /// Does it.
+    /// Runs the subcommand.
     ///
     /// # Errors
-    /// As the subcommand.
+    /// Those of the subcommand.
     pub fn run(&self, context: &Context) -> Result<(), CommandError> {
         (self.entry.run)(&self.matches, context)
     }
@@ -81,7 +81,7 @@ impl Invocation {
 /// Reads the command line.
 ///
 /// # Errors
-/// Mistakes, and help: clap tells them apart.
+/// A mistake, or a request for help; clap's error kind says which.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Invocation, clap::Error> {
     let mut command = command();
     let mut top = command.try_get_matches_from_mut(words)?;
@@ -119,7 +119,7 @@ pub fn report(error: &clap::Error, words: &[OsString]) -> ExitCode {
         let text = text.trim().trim_start_matches("error: ").to_owned();
         return Output { json, quiet: false }.end(Err(CommandError::Usage(text)));
     }
-    // A reader that has gone away has seen what it wanted to see.
+    // A reader that has closed the pipe has seen what it wanted.
     let _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
@@ -183,6 +183,17 @@ mod tests {
                     entry.name
                 );
                 assert!(at.is_none_or(|at| at > own), "{}: {heading}", entry.name);
+            }
+        }
+    }
+
+    /// Help wraps at 100 columns; a longer line would leave single words on a line.
+    #[test]
+    fn texts_after_the_options_are_not_wrapped() {
+        let commands = ALL.iter().map(|entry| (entry.command)()).chain([command()]);
+        for text in commands.filter_map(|command| command.get_after_help().cloned()) {
+            for line in text.to_string().lines() {
+                assert!(line.chars().count() <= 100, "{line}");
             }
         }
     }

@@ -35,7 +35,7 @@ struct Keys {
 /// # Errors
 /// For an address or a configuration file that is wrong.
 pub fn drives(options: &DriveOptions) -> Result<Vec<DriveAddress>, CommandError> {
-    // A mistake in a file that was named is an error even where --drive overrides the file.
+    // A mistake in a named file is an error even where --drive overrides the file.
     let named = options.config.as_deref().map(read_file).transpose()?;
     let drives = if !options.drives.is_empty() {
         parse(&options.drives)?
@@ -69,7 +69,7 @@ fn from_environment() -> Result<Option<Vec<DriveAddress>>, CommandError> {
     if lines.is_empty() { Ok(None) } else { parse(&lines).map(Some) }
 }
 
-/// The second opening of a drive would find it in use, by this very process.
+/// Opened twice, the drive would be found in use, by this process.
 fn refuse_repeats(drives: &[DriveAddress]) -> Result<(), CommandError> {
     let real = |address: &DriveAddress| match address {
         DriveAddress::Path(path) => {
@@ -90,7 +90,7 @@ fn read_file(path: &Path) -> Result<Vec<DriveAddress>, CommandError> {
     let what = || format!("configuration {}", path.display());
     let wrong = |text: &str| CommandError::Usage(format!("{}: {text}", what()));
     let failed = |error: io::Error| CommandError::path(what(), error);
-    // A FIFO without a writer would wait for one.
+    // Opening a FIFO would wait for a writer.
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {

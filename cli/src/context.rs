@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What every subcommand is given: the shared options, where output goes, and the signals.
+//! What every subcommand gets: the shared options, where output goes, and the signals.
 
 use stanchion_engine::DriveAddress;
 use stanchion_engine::HugePages;
@@ -11,7 +11,7 @@ use crate::interrupt::Interrupt;
 use crate::options::Options;
 use crate::output::Output;
 
-/// What every subcommand is given.
+/// What every subcommand gets.
 #[derive(Debug)]
 pub struct Context {
     options: Options,
@@ -22,7 +22,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Puts it together.
+    /// Makes it.
     pub fn new(options: Options, output: Output, interrupt: Interrupt) -> Context {
         Context { options, output, interrupt }
     }

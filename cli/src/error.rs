@@ -21,7 +21,7 @@ pub enum CommandError {
     /// Damage was found, and printed before.
     #[error("{0}")]
     Damaged(String),
-    /// A part was done, and printed before.
+    /// Only a part was done; it was printed before.
     #[error("{0}")]
     Partial(String),
     /// What was named does not exist.

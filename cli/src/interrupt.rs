@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ctrl-C, SIGTERM and SIGHUP, which all mean the same: end.
+//! Ctrl-C, SIGTERM and SIGHUP: each ends the command.
 //!
 //! Most commands leave nothing to clean up, and a signal ends them at once, with code 130. Those
-//! that do call `defer`: from then on the first signal only sets a flag, which they look at
-//! between two pieces of work, and the second one ends the process at once.
+//! that do call `defer`: from then on the first signal only sets a flag, which they check
+//! between two pieces of work, and the second signal ends the process at once.
 
 use std::fs;
 use std::io;
@@ -22,10 +22,10 @@ const EXIT_CODE: i32 = 130;
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Takes the signals over; they end the process at once.
+    /// Installs the handlers; a signal ends the process at once.
     ///
     /// # Errors
-    /// When the signals cannot be caught.
+    /// When the handlers cannot be installed.
     pub fn install() -> io::Result<Interrupt> {
         let at_once = Arc::new(AtomicBool::new(true));
         let signals = [SIGINT, SIGTERM, SIGHUP];
@@ -40,7 +40,7 @@ impl Interrupt {
         Ok(Interrupt(at_once))
     }
 
-    /// The next signal is to be looked for with [`Interrupt::check`].
+    /// From now on the first signal only sets the flag that [`Interrupt::check`] reads.
     pub fn defer(&self) {
         self.0.store(false, Ordering::SeqCst);
     }

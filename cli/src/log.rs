@@ -15,7 +15,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::output::{Output, plain};
 use crate::record::Message;
 
-/// Starts it: warnings, with `-v` more, with `-q` only errors.
+/// Starts the log: warnings by default, more with `-v`, only errors with `-q`.
 pub fn start(output: Output, verbose: u8) {
     let level = match (output.quiet, verbose) {
         (true, _) => LevelFilter::ERROR,
@@ -25,7 +25,7 @@ pub fn start(output: Output, verbose: u8) {
         (false, _) => LevelFilter::TRACE,
     };
     let lines = Lines { output, printed: Mutex::default() }.with_filter(level);
-    // Fails only when it was started before, and then it runs.
+    // Fails only if the log runs already.
     let _ = tracing_subscriber::registry().with(lines).try_init();
 }
 
@@ -42,7 +42,7 @@ impl<S: Subscriber> Layer<S> for Lines {
         event.record(&mut text);
         let line = plain(&format!("{}{}", text.message, text.fields));
         let mut printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);
-        // Every session warns of the same; once is enough for a person.
+        // Every session gives the same warning; it is printed once.
         if level > Level::WARN || printed.insert(line.clone()) {
             self.output.message(&Message::new(name(level), "log", line));
         }

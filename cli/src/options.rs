@@ -36,7 +36,7 @@ impl Group {
         }
     }
 
-    /// The option of this group that was given on the command line, if one was.
+    /// An option of this group that was given on the command line, if any.
     pub fn given_in(self, matches: &ArgMatches) -> Option<String> {
         let command = self.add_to(clap::Command::new("group"));
         let given = command.get_arguments().find(|argument| {
@@ -142,7 +142,7 @@ impl Options {
     /// Reads those groups that the matches know.
     ///
     /// # Errors
-    /// When clap finds none of a required option, which there is not.
+    /// When a required option is missing; there are none.
     pub fn read(matches: &ArgMatches, groups: &[Group]) -> Result<Options, clap::Error> {
         let mut options = Options::default();
         for group in groups {
@@ -156,8 +156,8 @@ impl Options {
         Ok(options)
     }
 
-    /// These, from before the subcommand, with those from after it. Drives add up; of other values
-    /// the later one counts.
+    /// Merges these, from before the subcommand, with those from after it. Drives add up; of other
+    /// values the later one counts.
     pub fn and_then(mut self, later: Options) -> Options {
         self.drives.drives.extend(later.drives.drives);
         Options {

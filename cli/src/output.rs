@@ -38,8 +38,8 @@ impl Output {
     /// Prints a line, or lines, of the result for people.
     ///
     /// # Errors
-    /// When stdout cannot be written. A reader that has gone away is no error: it has seen what it
-    /// wanted to see.
+    /// When stdout cannot be written. A reader that has closed the pipe is not an error: it has
+    /// seen what it wanted.
     pub fn text(&self, text: impl Display) -> Result<(), CommandError> {
         let mut stdout = io::stdout().lock();
         match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
@@ -50,7 +50,7 @@ impl Output {
         }
     }
 
-    /// Prints the report on something that was done, unless quiet.
+    /// Prints a line about what was done, unless quiet.
     ///
     /// # Errors
     /// As [`Output::text`].
@@ -58,7 +58,7 @@ impl Output {
         if self.quiet { Ok(()) } else { self.text(text) }
     }
 
-    /// Prints something that a person should know. `kind` is its name in JSON.
+    /// Prints something that the user should know. `kind` is its name in JSON.
     pub fn notice(&self, kind: &str, notice: impl Display) {
         if !self.quiet {
             self.message(&Message::new("notice", kind, plain(&notice.to_string())));
@@ -72,7 +72,7 @@ impl Output {
         }
     }
 
-    /// Prints a message on stderr. A stderr that is closed loses it and nothing else.
+    /// Prints a message on stderr. A closed stderr loses the message and nothing else.
     pub fn message(&self, message: &Message) {
         let line = match self.json {
             true => serde_json::to_string(&Document::new("message", message)).unwrap_or_default(),

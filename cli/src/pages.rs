@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Man pages and shell completions, made from the definition of the command line: `stanchion pages
-//! DIRECTORY`, which `scripts/install` runs. It is in no list of subcommands.
+//! DIRECTORY`, which `scripts/install` runs. It is not listed among the subcommands.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -11,11 +11,11 @@ use crate::output::Output;
 const TEMPLATE: &str =
     "{msg} [{wide_bar}] {bytes} of {total_bytes}, {decimal_bytes_per_sec}, {eta} left";
 
-/// A progress bar; it is gone when it is dropped.
+/// A progress bar; dropping it clears it.
 pub struct ProgressBar(indicatif::ProgressBar);
 
 impl ProgressBar {
-    /// A bar for this many bytes, where a person may look at it.
+    /// A bar for this many bytes; hidden where stderr is not a terminal.
     pub fn new(output: Output, what: &str, total_bytes: u64) -> ProgressBar {
         if output.quiet || output.json || !stderr().is_terminal() {
             return ProgressBar(indicatif::ProgressBar::hidden());

@@ -29,19 +29,19 @@ impl<'a, T> Document<'a, T> {
 pub struct Message {
     /// "error", "warning", "notice", "info", "debug" or "trace".
     pub level: &'static str,
-    /// What it is about, for programs.
+    /// Its kind, for programs.
     pub kind: String,
-    /// What it says.
+    /// The text.
     #[serde(rename = "message")]
     pub text: String,
-    /// Of the error that ends the command.
+    /// Only in the error that ends the command.
     pub exit_code: Option<u8>,
     /// The drive that it is about.
     pub serial: Option<String>,
 }
 
 impl Message {
-    /// A message about nothing in particular.
+    /// A message that is not about a drive.
     pub fn new(level: &'static str, kind: &str, text: String) -> Message {
         Message { level, kind: kind.to_owned(), text, exit_code: None, serial: None }
     }
@@ -83,7 +83,7 @@ impl From<&CheckpointName> for NameRecord {
     }
 }
 
-/// A damage.
+/// A damaged range or structure.
 #[derive(Serialize)]
 pub struct DamageRecord {
     kind: String,
@@ -110,7 +110,7 @@ impl From<&Damage> for DamageRecord {
     }
 }
 
-/// Why a drive cannot be taken.
+/// Why a drive cannot be used.
 #[derive(Serialize)]
 pub struct FindingRecord {
     kind: String,

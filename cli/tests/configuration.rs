@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the command takes its drives from; and docs/configuration.md, held against the sources.
+//! Where the command takes its drives from; and docs/configuration.md, compared with the sources.
 
 #![allow(clippy::unwrap_used)]
 
@@ -32,7 +32,7 @@ fn a_named_file_overrides_the_environment() {
     list(&place, &["--config", "b.toml", "--drive", "c.img"], "b.img")
         .fails_as_json(10, &["c.img"]);
     list(&place, &[], "b.img").ok();
-    // A mistake in a file that was named is an error, whatever overrides it.
+    // A mistake in a named file is an error, whatever overrides it.
     place.file("bad.toml", b"drive = ['b.img']\n");
     list(&place, &["--config", "bad.toml", "--drive", "b.img"], "")
         .fails_as_json(2, &["bad.toml", "unknown field"]);
@@ -54,7 +54,7 @@ fn relative_paths_start_at_the_folder_of_the_file() {
     run(absolute).ok();
 }
 
-/// Ends it with an error when it does not end by itself: a command that hangs would hang the test.
+/// Kills a command that does not end by itself, and fails: it would hang the test.
 fn ends_soon(mut command: Command) -> Outcome {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();

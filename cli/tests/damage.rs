@@ -28,7 +28,7 @@ fn saved() -> (Place, Places) {
     (place, places)
 }
 
-/// The files came back as they were.
+/// The restored files are those that were saved.
 #[track_caller]
 fn restores(place: &Place) -> common::Outcome {
     let _ = fs::remove_dir_all(place.path("out"));
@@ -39,7 +39,7 @@ fn restores(place: &Place) -> common::Outcome {
     outcome
 }
 
-/// Nothing came back, and it is said why.
+/// Nothing is restored, and the error says why.
 #[track_caller]
 fn does_not_restore(place: &Place, texts: &[&str]) {
     let _ = fs::remove_dir_all(place.path("out"));
@@ -47,7 +47,7 @@ fn does_not_restore(place: &Place, texts: &[&str]) {
     assert!(place.names("out").is_empty(), "{:?}", place.names("out"));
 }
 
-/// `verify` names it, `verify --repair` mends it and says so, and then all is well.
+/// `verify` names the damage, `verify --repair` repairs it and says so; then all is sound.
 #[track_caller]
 fn is_repaired(place: &Place, texts: &[&str]) {
     let verified = place.run(&["verify"]).fails(3, &["damaged"]);
@@ -104,7 +104,7 @@ fn a_damaged_shard_does_not_hurt_the_others() {
 }
 
 #[test]
-fn one_copy_of_a_metadata_object_is_mended_from_the_other() {
+fn one_copy_of_a_metadata_object_is_repaired_from_the_other() {
     for object in ["manifest", "segment table"] {
         for drive in [0, 1] {
             let (place, places) = saved();
@@ -146,7 +146,7 @@ fn all_copies_of_a_metadata_object_gone_is_damage() {
 }
 
 #[test]
-fn one_copy_of_the_catalogue_is_mended_from_the_other() {
+fn one_copy_of_the_catalogue_is_repaired_from_the_other() {
     for drive in [0, 1] {
         let (place, places) = saved();
         let offset = places.root.catalogue.offset_bytes;
@@ -183,7 +183,7 @@ fn a_lost_catalogue_falls_back_and_says_what_is_lost() {
 }
 
 #[test]
-fn copies_of_the_root_are_mended() {
+fn copies_of_the_root_are_repaired() {
     for drive in [0, 1] {
         for copy in [0, 1] {
             let (place, places) = saved();
@@ -213,7 +213,7 @@ fn all_copies_of_the_newest_root_gone_is_never_silent() {
 }
 
 #[test]
-fn copies_of_the_label_are_mended() {
+fn copies_of_the_label_are_repaired() {
     for copy in 0..4 {
         let (place, places) = saved();
         let offset = places.label_offsets(1)[copy];
@@ -256,7 +256,7 @@ fn any_flipped_byte_is_named_or_harmless() {
     let mut flips_in_data = 0;
     for round in 0..32 {
         let drive = numbers.below(2) as usize;
-        // All over the drive, and more often where something lies.
+        // All over the drive, and more often where there is data.
         let offset = match round % 4 {
             0 => numbers.below(DRIVE_BYTES),
             1 => MIB + numbers.below(front - MIB),
@@ -283,8 +283,8 @@ fn any_flipped_byte_is_named_or_harmless() {
             restores(&place);
             let verified = place.run(&["verify"]);
             assert!([0, 3].contains(&verified.code), "{verified:?}");
-            let told = verified.stdout.contains(places.serial(drive));
-            assert_eq!(told, verified.code == 3, "{verified:?}");
+            let is_reported = verified.stdout.contains(places.serial(drive));
+            assert_eq!(is_reported, verified.code == 3, "{verified:?}");
         }
         places.flip(at);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! The documents say what is so: every command and sample of README.md runs as it stands there, in
-//! order, and figures are those of the committed report.
+//! The documents are true: every command and sample of README.md runs as written there, in order,
+//! and figures are those of the committed report.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,13 +14,13 @@ use std::process::{Command, Stdio};
 use common::{Numbers, Place};
 use serde_json::Value;
 
-/// Blocks that a test cannot run are few, or the README runs no more.
+/// At most this many blocks may be left out: otherwise nothing is tested.
 const MAX_BLOCKS_NOT_RUN: usize = 3;
 
 /// What a fenced block of README.md is, from the words behind its fence.
 #[derive(PartialEq, Eq, Debug)]
 enum Kind {
-    /// No program: a diagram.
+    /// Not a program: a diagram.
     Text,
     Shell,
     Rust,

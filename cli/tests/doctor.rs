@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `stanchion doctor`, `bind` and `unbind` on the machine that runs the test, whatever it has: what
+//! `stanchion doctor`, `bind` and `unbind` on the machine that runs the test, whatever it has. What
 //! they do with real drives is tested in the machine of scripts/qemu-rig.
 
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ctrl-C in the middle of things leaves nothing behind.
+//! Ctrl-C in the middle of an operation leaves nothing behind.
 
 #![allow(clippy::unwrap_used)]
 
@@ -79,7 +79,7 @@ fn an_interrupted_verification_ends_at_once() {
     std::thread::sleep(std::time::Duration::from_millis(300));
     signal(&child, "INT");
     let outcome = place.finish(child);
-    // A fast machine is done by then.
+    // A fast machine may have finished by then.
     assert!([0, 130].contains(&outcome.code), "{outcome:?}");
     place.run(&["verify"]).ok();
 }

@@ -114,8 +114,7 @@ fn every_subcommand_prints_what_its_schema_says() {
     for subcommand in subcommands(&place) {
         runs.bare(2, &[&subcommand, "--nonsense"]);
     }
-    // What bind and unbind print of a drive is checked beside their code: this machine may have
-    // none.
+    // What bind and unbind print of a drive is checked by unit tests: this machine may have none.
     let mut missing = schemas.names();
     missing.retain(|name| !schemas.used.contains(name));
     assert_eq!(missing, ["bind", "unbind"].map(str::to_owned).into());
@@ -135,7 +134,7 @@ fn damage_and_lost_drives_are_documents_too() {
     let ((drive, offset_bytes), _) = places.chunk(0);
     places.flip((drive, offset_bytes));
     let mut runs = Runs { place: &place, schemas: &mut schemas };
-    // The other copy serves, with a line in the log.
+    // The other copy is read, with a line in the log.
     let restored = runs.bare(0, &[&["restore", "llama", "-o", "out"][..], &drives].concat());
     assert!(restored.stderr.contains(r#""level":"warning","kind":"log""#), "{restored:?}");
     assert!(place.read("out/model") == [7; 2 << 20]);

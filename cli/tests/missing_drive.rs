@@ -34,7 +34,7 @@ fn with<'a>(drives: &[&'a str], command: &[&'a str]) -> Vec<&'a str> {
 fn restores(place: &Place, drives: &[&str], name: &str, content: &[u8]) {
     let _ = fs::remove_dir_all(place.path("out"));
     place.run_bare(&with(drives, &["restore", name, "-o", "out"])).ok();
-    assert!(place.read("out/model.bin") == content, "{name} came back with other bytes");
+    assert!(place.read("out/model.bin") == content, "{name} was restored with other bytes");
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_mirror_goes_on_without_a_drive_and_is_whole_again() {
     let save = ["save", "llama@2", "model.bin"];
     place.run_bare(&with(&left, &save)).fails(10, &["missing", "--degraded"]);
     place.run_bare(&with(&left, &[&save[..], &["--degraded"]].concat())).ok();
-    // The decision is kept: no flag is needed from now on.
+    // The pool keeps the decision: from now on no flag is needed.
     place.run_bare(&with(&left, &["save", "llama@3", "model.bin"])).ok();
 
     let back = ["away.img", "a.img", "c.img"];
@@ -71,7 +71,7 @@ fn a_mirror_goes_on_without_a_drive_and_is_whole_again() {
 }
 
 #[test]
-fn rot_on_one_drive_of_a_mirror_is_passed_over_and_mended() {
+fn rot_on_one_drive_of_a_mirror_is_read_past_and_repaired() {
     let (place, content) = mirrored();
     let drives = ["a.img", "b.img", "c.img"];
     // The data area, from behind the metadata to before the last labels.
@@ -80,8 +80,8 @@ fn rot_on_one_drive_of_a_mirror_is_passed_over_and_mended() {
     fs::write(place.path("a.img"), bytes).unwrap();
     restores(&place, &drives, "llama@1", &content);
     place.run_bare(&with(&drives, &["verify"])).fails(3, &["--repair"]);
-    let mended = place.run_bare(&with(&drives, &["verify", "--repair"])).ok();
-    assert!(mended.stdout.contains("repaired from its copy"), "{mended:?}");
+    let repaired = place.run_bare(&with(&drives, &["verify", "--repair"])).ok();
+    assert!(repaired.stdout.contains("repaired from its copy"), "{repaired:?}");
     place.run_bare(&with(&drives, &["verify"])).ok();
 }
 
@@ -108,7 +108,7 @@ fn without_copies_what_is_lost_is_named_and_the_rest_restores() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn mistakes_are_reported() {
     let place = Place::empty();
     let mirror = ["format", "--redundancy", "mirror", "--size", SIZE, "--yes"];
     place.run_bare(&with(&["a.img"], &mirror)).fails(2, &["two drives"]);

@@ -59,12 +59,12 @@ fn a_missing_file_needs_a_size() {
     place.drives = vec!["new.img".into()];
     place.run(&["format", "--yes"]).fails(10, &["new.img", "--size"]);
     assert!(place.names(".").is_empty());
-    // Too small for a pool: the file that was made for it is gone again.
+    // Too small for a pool: the file that was made for it is removed again.
     place.run(&["format", "--yes", "--size", "1MiB"]).fails(2, &[]);
     assert!(place.names(".").is_empty());
 }
 
-/// Undoes what a test did to the machine, whatever becomes of the test.
+/// Undoes what a test did to the machine, also when the test fails.
 struct Undo(&'static str, String);
 
 impl Drop for Undo {
@@ -207,7 +207,7 @@ fn a_pool_that_a_live_process_owns_is_busy() {
 }
 
 #[test]
-fn two_commands_at_once_are_told_of_each_other() {
+fn the_second_of_two_commands_names_the_first() {
     let place = Place::with_pool_of(1, 512 * MIB);
     place.sparse_file("big.bin", 400 * MIB);
     let busy = place.start(&["save", "big@1", "big.bin"]);
@@ -218,7 +218,7 @@ fn two_commands_at_once_are_told_of_each_other() {
 }
 
 #[test]
-fn checkpoints_are_not_overwritten_and_unknown_ones_are_told() {
+fn checkpoints_are_not_overwritten_and_unknown_ones_are_reported() {
     let place = saved(1);
     place.run(&["save", "llama@100", "model.bin"]).fails(1, &["llama@100 exists"]);
     place.run(&["restore", "llama@99", "-o", "out"]).fails(10, &["no checkpoint llama@99"]);
@@ -259,7 +259,7 @@ fn a_newer_format_is_left_alone() {
 }
 
 #[test]
-fn what_cannot_be_saved_is_told() {
+fn what_cannot_be_saved_is_refused() {
     let place = saved(1);
     place.run(&["save", "x@1", "nowhere.bin"]).fails(10, &["nowhere.bin", "no such file"]);
     fs::create_dir(place.path("sub")).unwrap();

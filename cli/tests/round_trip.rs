@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is saved comes back, and what the command prints is what it says it prints.
+//! What is saved can be restored, and the command prints what its documents say.
 
 #![allow(clippy::unwrap_used)]
 
@@ -193,7 +193,7 @@ fn drives_come_from_flags_then_file_then_environment() {
     run(place.bare(&["--drive", "a.img", "--huge-pages", "off", "list", "--drive", "b.img"])).ok();
 }
 
-/// Bytes in huge pages that could be taken now.
+/// Bytes in free huge pages.
 fn free_huge_bytes() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("HugePages_Free:"));
@@ -201,7 +201,7 @@ fn free_huge_bytes() -> u64 {
 }
 
 #[test]
-fn ordinary_pages_are_used_only_when_asked_for_and_told() {
+fn ordinary_pages_are_used_only_when_asked_for_and_reported() {
     let place = Place::with_pool(1);
     place.file("model", &[1; 5000]);
     let buffer_bytes = free_huge_bytes() + 256 * MIB;
@@ -216,8 +216,8 @@ fn ordinary_pages_are_used_only_when_asked_for_and_told() {
         return;
     }
     let preferred = save("x@1", &[]).ok();
-    let told = preferred.stderr.lines().filter(|line| line.contains("no huge pages"));
-    assert_eq!(told.count(), 1, "{preferred:?}");
+    let warnings = preferred.stderr.lines().filter(|line| line.contains("no huge pages"));
+    assert_eq!(warnings.count(), 1, "{preferred:?}");
     let off = save("x@2", &["--huge-pages", "off"]).ok();
     assert!(!off.stderr.contains("huge pages"), "{off:?}");
 }
@@ -375,12 +375,12 @@ fn names_from_a_drive_lead_nowhere() {
 }
 
 #[test]
-fn the_ladder_tells_each_rung_and_leaves_nothing() {
+fn the_ladder_reports_each_rung_and_leaves_nothing() {
     let place = Place::with_pool(2);
     let before = place.names(".");
     let ladder = ["bench", "ladder", "--size", "6MiB", "--runs", "1", "--ranks", "3", "--json"];
-    let told = place.run(&ladder).ok().json();
-    let rungs = told["rungs"].as_array().unwrap();
+    let report = place.run(&ladder).ok().json();
+    let rungs = report["rungs"].as_array().unwrap();
     let names: Vec<&str> = rungs.iter().map(|rung| rung["rung"].as_str().unwrap()).collect();
     let expected = ["buffered", "direct", "double_buffered", "striped", "divided", "overlapped"];
     assert_eq!(names, expected);
@@ -388,7 +388,7 @@ fn the_ladder_tells_each_rung_and_leaves_nothing() {
         assert!(rung["seconds"].as_f64().unwrap() > 0.0, "{rung}");
         assert!(rung["stall_seconds"].as_f64().unwrap() >= 0.0, "{rung}");
     }
-    let train = &told["train"];
+    let train = &report["train"];
     let seconds = |key: &str| train[key].as_f64().unwrap();
     assert!(seconds("iteration_seconds") > 0.0 && seconds("compute_seconds") > 0.0, "{train}");
     assert_eq!(place.names("."), before);

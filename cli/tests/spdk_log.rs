@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What SPDK and DPDK print comes out of the command's log, and of nothing else. Needs `--features
+//! What SPDK and DPDK print appears in the command's log and nowhere else. Needs `--features
 //! spdk`.
 
 #![cfg(feature = "spdk")]
@@ -24,7 +24,7 @@ fn list(json: &[&str]) -> Option<Outcome> {
     );
     let arguments = [&["list", "--drive", &address][..], json].concat();
     let outcome = Place::empty().run_bare(&arguments);
-    // Also of a start that fails.
+    // Also when SPDK fails to start.
     for line in outcome.stderr.lines() {
         let is_json = serde_json::from_str(line).is_ok_and(|message: Value| {
             message["schema"] == "stanchion/message/1" && message["message"].is_string()
@@ -47,7 +47,7 @@ fn the_lines_of_spdk_are_lines_of_the_log() {
     assert!(outcome.stderr.contains("stanchion: warning: SPDK: "), "{outcome:?}");
     outcome.fails(10, &["no NVMe controller answered"]);
 
-    // Nothing listens to the log: then nothing is printed but the error.
+    // Nothing receives the log: then only the error is printed.
     let Some(quiet) = list(&["--quiet"]) else { return };
     assert_eq!(quiet.stderr.lines().count(), 1, "{quiet:?}");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! On a terminal the command asks before it destroys, and shows how far it is. The terminal is one
-//! that `script` makes.
+//! On a terminal the command asks before it destroys data, and shows its progress. `script` makes
+//! the terminal.
 
 #![allow(clippy::unwrap_used)]
 
@@ -33,7 +33,7 @@ fn on_terminal(place: &Place, arguments: &[&str], typed: &str) -> Option<(i32, S
         eprintln!("skipped: there is no `script` to make a terminal");
         return None;
     };
-    // Kept open until the end: a terminal that is gone would end the command.
+    // Kept open until the end: closing the terminal would end the command.
     let mut keyboard = child.stdin.take().unwrap();
     keyboard.write_all(typed.as_bytes()).unwrap();
     keyboard.flush().unwrap();

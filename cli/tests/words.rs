@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Words that stay away from help, errors and docs: each has a plain word that says the same.
+//! Words that help, errors and docs do not use: each has a plain word that means the same.
 
 #![allow(clippy::unwrap_used)]
 
@@ -56,7 +56,7 @@ fn literals(source: &str) -> Vec<&str> {
         rest = match &rest[at..=at] {
             "/" if after.starts_with('/') => after.split_once('\n').map_or("", |(_, next)| next),
             "/" => after,
-            // A character; a lifetime has no second quotation mark so near.
+            // A character; a lifetime has no second quotation mark as close.
             "'" if after.starts_with('\\') => after.get(2..).unwrap_or_default(),
             "'" => after.strip_prefix("\"'").unwrap_or(after),
             _ => {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A program with a poll loop of its own: a session's descriptor is one of those that it watches, beside
- * a timer that stands for everything else it does.
+ * A program with a poll loop of its own. It watches the descriptor of a session and a timer, which stands
+ * for everything else that it does.
  *
  *   cc epoll.c $(pkg-config --cflags --libs stanchion) -o epoll
  *   ./epoll DRIVE...
@@ -78,7 +78,7 @@ static void submit_commit(struct save *save)
     submit(save, &entry);
 }
 
-/* Takes completions until there are none: only then the descriptor becomes quiet. */
+/* Takes completions until there are none: only then the descriptor stops being readable. */
 static void on_completions(struct save *save)
 {
     struct stn_cqe completions[4];

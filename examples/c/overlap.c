@@ -3,8 +3,8 @@
  * A training loop that saves every iteration while the next one computes.
  *
  * The checkpoint of iteration i is written and committed while iteration i + 1 computes, and is waited
- * for only before its buffer is touched again. So the loop pays for a save only what it takes longer
- * than a compute step.
+ * for only before its buffer is used again. So a save costs the loop only the time by which it is
+ * longer than a compute step.
  *
  *   cc overlap.c $(pkg-config --cflags --libs stanchion) -o overlap
  *   ./overlap DRIVE...
@@ -40,7 +40,7 @@ static double seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Where a save is: nothing, or its handle and the completions that it still waits for. */
+/* A save in flight: its handle and the completions that it still waits for, or nothing. */
 struct save {
     uint64_t checkpoint;
     int outstanding;
@@ -71,7 +71,7 @@ static void save_begin(stn_session *session, struct save *save, uint32_t key, ui
     save->outstanding = 2;
 }
 
-/* Waits until the checkpoint is durable: then its buffer may be touched. */
+/* Waits until the checkpoint is durable: then its buffer may be used. */
 static void save_end(stn_session *session, struct save *save)
 {
     struct stn_cqe completions[2];
@@ -152,7 +152,7 @@ int main(int argc, char **argv)
     memset(&save, 0, sizeof(save));
     for (step = first; step < first + ITERATIONS; step++) {
         started = seconds();
-        compute(model, step); /* the save of the step before is under way */
+        compute(model, step); /* the save of the step before is in flight */
         computed += seconds() - started;
         started = seconds();
         save_end(session, &save);

@@ -108,7 +108,7 @@ void round_trip(const std::vector<const char *> &drives)
     restore.name = name.c_str();
     check(stn_restore(pool.get(), &restore, restored.data(), restored.size()), "restore");
     if (restored != std::vector<unsigned char>(length, 0x42))
-        throw std::runtime_error("other bytes came back");
+        throw std::runtime_error("the restored bytes differ");
     std::cout << "saved and restored " << name << " with libstanchion " << stn_version_string()
               << "\n";
 }

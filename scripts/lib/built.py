@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds by cargo and prints the path of an executable:  built.py NAME SUBCOMMAND ARGUMENT...
 
-The path is cargo's own word, so that CARGO_TARGET_DIR, CARGO_BUILD_TARGET and a user's configuration do not lead elsewhere.
+The path is the one that cargo prints, so that CARGO_TARGET_DIR, CARGO_BUILD_TARGET and a user's configuration are
+respected.
 """
 import json
 import subprocess
@@ -10,13 +11,13 @@ import sys
 
 
 def messages(arguments, **options):
-    """Runs cargo, which is asked for JSON messages, and gives them. SystemExit when it fails, after cargo has said why."""
+    """Runs cargo, which is asked for JSON messages, and returns them. SystemExit when it fails, after cargo has printed why."""
     # The crates are those of Cargo.lock, always.
     locked = [] if "--locked" in arguments else ["--locked"]
     command = ["cargo", arguments[0], *locked, *arguments[1:]]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, **options)
     said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    # With --message-format=json cargo leaves it to its caller to show them.
+    # With --message-format=json the caller must show them.
     for message in (message["message"] for message in said if message["reason"] == "compiler-message"):
         if message["level"] in ("error", "warning"):
             print(message["rendered"], file=sys.stderr)

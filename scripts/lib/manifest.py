@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installs a tree of files and remembers it, so that it can be removed without touching anything else.
+"""Installs a tree of files and records it, so that it can be removed without touching anything else.
 
 A manifest has one line for each thing: `file SHA256 PATH`, `link TARGET PATH` (the target with %-escapes) or
 `folder - PATH`, folders that the installation made itself. Paths are those of use, without the destination folder.
@@ -51,7 +51,7 @@ def install(stage, prefix, destination):
     write(prefix, destination, [*entries, *gone])
     for file, path in zip(files, paths):
         target = below(destination, path)
-        # A new file beside it and a rename: programs that run go on with the old one.
+        # A new file and a rename: running programs go on with the old file.
         temporary = target.with_name(f".{target.name}.new")
         temporary.unlink(missing_ok=True)
         shutil.copy2(file, temporary, follow_symlinks=False)
@@ -68,7 +68,7 @@ def write(prefix, destination, entries):
 
 
 def make_folders(folder, destination):
-    """Makes it, and gives the paths of those that were not there; the destination folder itself is the caller's."""
+    """Makes the folders, and returns the paths of the new ones; the destination folder itself is the caller's."""
     made = []
     while not folder.is_dir():
         made.append(folder)
@@ -81,7 +81,7 @@ def make_folders(folder, destination):
 
 
 def remove(entries, destination):
-    """Files and links that are as they were installed; gives those that are not."""
+    """Files and links that are as they were installed; returns those that are not."""
     changed = []
     for kind, value, path in entries:
         target = below(destination, path)

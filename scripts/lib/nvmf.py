@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An NVMe-oF target of scripts/nvmf-target: the folder that it works in, what it is told to serve, and the process that keeps it."""
+"""An NVMe-oF target of scripts/nvmf-target: its folder, its configuration, and the process that keeps it."""
 
 import contextlib
 import ctypes
@@ -15,7 +15,7 @@ import time
 
 MIB = 1 << 20
 PREFIX = pathlib.Path(os.environ.get("STANCHION_SPDK_PREFIX") or "/opt/stanchion-spdk")
-# What a start that found its free port taken by another one tries again.
+# How often a start with a free port tries again, when another process has taken the port.
 PORT_ATTEMPTS = 5
 START_SECONDS, END_SECONDS = 30, 5
 
@@ -25,7 +25,7 @@ class Refused(Exception):
 
 
 class Place:
-    """The folder of a target: who runs there, and what it leaves."""
+    """The folder of a target: the processes that run there, and the files."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -103,7 +103,7 @@ def has_ended(pidfd, seconds=0.0):
 
 
 def end(pidfd):
-    """Ends a process: politely, then surely."""
+    """Ends a process: by SIGTERM, then by SIGKILL."""
     for received, seconds in ((signal.SIGTERM, END_SECONDS), (signal.SIGKILL, END_SECONDS)):
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, received)
@@ -115,13 +115,14 @@ def end(pidfd):
 
 class Keeper:
     """The process that a target belongs to. It ends the target when the owner ends or when it is asked to, and the kernel ends
-    the target when the keeper is killed. Until the one that starts it has all it waits for, its end ends the target, too."""
+    the target when the keeper is killed. While the starting process still waits for the target, the end of that process ends the
+    target, too."""
 
     def __init__(self, options, place, owner, starter, answer):
         self.options, self.place, self.owner, self.starter, self.answer = options, place, owner, starter, answer
         self.port, self.host = options.port, options.host_nqn
         self.target = self.target_end = None
-        # `signal` writes into it: what waits for something waits for that as well.
+        # `signal` writes into it, so that every wait also ends on a signal.
         self.asked, asked = os.pipe()
         os.set_blocking(asked, False)
         signal.set_wakeup_fd(asked)
@@ -146,7 +147,7 @@ class Keeper:
                 os.write(self.answer, str(error).encode())
         died = self.target is not None and self.target.poll() is not None
         self.end_target()
-        # The log of a target that died says why.
+        # The log of a target that died has the reason.
         self.place.remove_remains() if died else self.place.remove_all()
 
     def wait(self, wanted, seconds=None):
@@ -161,7 +162,7 @@ class Keeper:
                 raise Ended
             if self.starter in ready:
                 if os.read(self.starter, 1) != b"k":
-                    raise Ended  # the one that started us was killed
+                    raise Ended  # the process that started us was killed
                 self.starter = None
                 continue
             return bool(set(ready) & set(wanted))
@@ -207,7 +208,7 @@ class Keeper:
         return ""
 
     def configure(self):
-        """Makes the drives. What SPDK's tool said when that failed."""
+        """Makes the drives. Returns what SPDK's tool printed when that failed."""
         tool = subprocess.Popen(["/usr/bin/python3", PREFIX / "scripts" / "rpc.py", "-s", self.place.socket], stdin=subprocess.PIPE,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         tool.stdin.write("\n".join(configuration(self.options, self.port, self.host)).encode() + b"\n")

@@ -22,7 +22,8 @@ Four processes:
     the command    a child of init.
 
 A record of each run lies in RUNS while it runs: what it made, and a lock that these processes hold. The record is written before
-the thing is made. A record whose lock is free is of a run whose watcher was killed, too: the next run and scripts/clean clean it.
+the thing is made. A record whose lock is free belongs to a run whose watcher was killed, too: the next run and scripts/clean
+remove it.
 
 Without root, or where namespaces are forbidden, the run's processes are those that have its record in their environment.
 """
@@ -44,7 +45,7 @@ import time
 
 PAGES = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
 MARKER = ".stanchion-run"
-# Ends of a run that this process and init wait for; blocked, and taken by sigwait.
+# Signals that end a run, which this process and init wait for; blocked, and taken by sigwait.
 ENDS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     ENDS.discard(signal.SIGHUP)  # nohup
@@ -104,7 +105,7 @@ def clean(record, say=lambda text: None):
 def remove_folder(folder, name, say):
     if read(pathlib.Path(folder, MARKER)) == name:
         say(f"removing {folder}")
-        # What went on being written while it was removed is removed the second time.
+        # The second time removes what was written during the first.
         for _ in range(3):
             shutil.rmtree(folder, ignore_errors=True)
             if not os.path.lexists(folder):
@@ -129,7 +130,7 @@ def release_loop_devices(folder, say):
 
 
 def give_back_huge_pages(record, say):
-    """Takes off what the run added. Pages in use then are given back by the kernel when they are freed."""
+    """Removes the pages that the run added. The kernel takes back pages in use when they are freed."""
     lines = [line.split() for line in read(record / "huge-pages").splitlines()]
     if not lines:
         return
@@ -141,7 +142,7 @@ def give_back_huge_pages(record, say):
                 if what == "got":
                     more += int(pages)
                 elif what == "asked" and ["got", before, pages] not in lines and ["none", before, pages] not in lines:
-                    # Killed while it asked: what came of it shows in the count.
+                    # Killed while it asked: the count shows the result.
                     more += min(int(pages), max(0, total - int(before)))
             if more:
                 say(f"giving back {more} huge pages")
@@ -184,7 +185,7 @@ def locked(folder):
 
 
 def lock_of(record):
-    """The held lock of a record that nobody else holds, or None."""
+    """The lock of a record, now held, or None when another process holds it."""
     try:
         lock = os.open(record / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -305,13 +306,13 @@ def private_mounts():
         os.makedirs("/dev/hugepages", exist_ok=True)
         mount("nodev", "/dev/hugepages", "hugetlbfs", 0, "pagesize=2M")
     except OSError:
-        pass  # a kernel without huge pages; who needs them says so
+        pass  # a kernel without huge pages; a script that needs them fails with a message
 
 
 def init(go, alone, command):
     """The first process of the run. Its exit code is the command's."""
     end_with_parent()
-    # Where the parent has ended already, there is nobody to say "go".
+    # A parent that has ended already does not send "go".
     if os.read(go, 1) != b"g":
         os._exit(1)
     try:
@@ -322,10 +323,10 @@ def init(go, alone, command):
         script = os.fork()
         if script == 0:
             os.setpgid(0, 0)
-            # Nothing asks anything, and a process group in the background must not read from the terminal.
+            # No script asks questions, and a process group in the background must not read from the terminal.
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            # Which Python ignores, and a command would inherit.
+            # Python ignores these, and a command would inherit that.
             for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(ignored, signal.SIG_DFL)
             os.execvp(command[0], command)
@@ -350,7 +351,7 @@ def init(go, alone, command):
 
 
 def wait_for(child, seconds=None):
-    """Init's exit code when it ends, or the signal that came first, or None when the time is over. (code, signal)"""
+    """Init's exit code when it ends, or the signal that came first, or None on timeout. (code, signal)"""
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:

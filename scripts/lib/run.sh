@@ -20,16 +20,16 @@ enter_run() {
     shift
     while [[ $1 != -- ]]; do options+=("$1"); shift; done
     shift
-    # What comes while Python starts waits until it listens.
+    # Signals that arrive while Python starts are pending until it handles them.
     exec env --block-signal=INT,TERM,HUP "$python" -B "$scripts/lib/run.py" --name "$name" "${options[@]}" -- "$self" "$@"
 }
 
-# Says what is missing and ends with 13 when a program is not there:  need NAME-OF-SCRIPT PROGRAM "WHAT TO RUN"
+# Prints what is missing and ends with 13 when a program is not installed:  need NAME-OF-SCRIPT PROGRAM "WHAT TO RUN"
 need() {
     command -v "$2" >/dev/null || { echo "$1: needs $2: $3" >&2; exit 13; }
 }
 
-# Installs the Debian packages that are missing, as root; says which, and ends with 13, otherwise.
+# Installs the Debian packages that are missing, as root; otherwise prints them and ends with 13.
 need_packages() {
     local name=$1 missing=() package
     shift
@@ -40,13 +40,13 @@ need_packages() {
     ((${#missing[@]} > 0)) || return 0
     [[ $EUID -eq 0 ]] || { echo "$name: needs packages: apt-get install ${missing[*]}" >&2; exit 13; }
     echo "$name: installing ${missing[*]}"
-    # Another one may be installing.
+    # Another process may be installing.
     apt-get -o DPkg::Lock::Timeout=600 update -qq
     DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# A cargo subcommand of exactly this version, as `cargo NAME`; built into the target folder where the user's own is
-# another.
+# A cargo subcommand of exactly this version, as `cargo NAME`; built into the target folder where the user has another
+# version.
 need_crate() {
     local name=$1 version=$2 tools
     tools=$(python3 -B -c 'import sys; sys.path.insert(0, sys.argv[1]); import built; print(built.target_directory("."))' \

@@ -25,7 +25,7 @@ EIO, EINVAL = 5, 22
 
 
 class Drive:
-    """The bytes of a drive: what it answers with (`now`), and what is on its medium (the file)."""
+    """The bytes of a drive: what reads return (`now`), and what is on its medium (the file)."""
 
     def __init__(self, path, serial, size_bytes, sector_bytes):
         self.serial, self.size_bytes, self.sector_bytes = serial, size_bytes, sector_bytes
@@ -53,7 +53,7 @@ class Drive:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def power_cut(self, seed):
-        """What is there when power comes back. Returns how many writes were kept, lost and torn."""
+        """Loses writes as a power cut may. Returns how many writes were kept, lost and torn."""
         chance = random.Random(seed)
         kept_share = chance.choice((0.0, 0.3, 0.6, 0.9))
         fates = {"kept": 0, "lost": 0, "torn": 0}
@@ -78,7 +78,7 @@ class Drive:
         return fates
 
     def power_off(self):
-        """An end in good order."""
+        """A proper end: everything in the cache reaches the medium."""
         with self.lock:
             self._empty_cache()
 
@@ -131,7 +131,7 @@ class Drive:
                 while self._answer(stream):
                     pass
         except (EOFError, ConnectionError, BrokenPipeError):
-            pass  # QEMU has ended, or was ended: whatever it had asked for and not been answered
+            pass  # QEMU has ended or was killed, with requests in flight
         finally:
             connection.close()
 
@@ -171,7 +171,7 @@ class Drive:
 
 
 class SteadyDrive:
-    """A drive in a file that QEMU holds to a rate: to measure with, not to cut the power of."""
+    """A drive in a file that QEMU holds to a rate: for measurements, not for power cuts."""
 
     def __init__(self, path, serial, size_bytes, bytes_per_second):
         self.serial, self.size_bytes = serial, size_bytes

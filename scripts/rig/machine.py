@@ -23,7 +23,7 @@ class GuestGone(Exception):
 
 
 class Machine:
-    """One boot. `power_cut` ends it at once; `shut_down` in good order."""
+    """One boot. `power_cut` kills the machine; `shut_down` ends it properly."""
 
     def __init__(self, place, drives, options, log):
         self.place, self.log = place, log
@@ -37,8 +37,7 @@ class Machine:
             "-machine", "q35,kernel-irqchip=split",
             "-display", "none", "-nodefaults", "-no-reboot",
             "-kernel", place.kernel, "-initrd", place.initrd,
-            # A host that is busy delivers the first timer interrupts late, which the kernel would take for a broken
-            # timer.
+            # A busy host delivers the first timer interrupts late; the kernel would treat the timer as broken.
             "-append", "console=ttyS0 no_timer_check quiet panic=-1 intel_iommu=on mitigations=off nokaslr audit=0 "
             f"hugepages={HUGE_PAGES} rdinit=/init",
             "-serial", f"file:{place.folder}/console.log",
@@ -47,7 +46,7 @@ class Machine:
             "-fsdev", f"local,id=share,path={option(place.share)},security_model=none",
         ]
         if not options.no_iommu:
-            # Before the drives, which it is to stand in front of.
+            # Before the drives, so that it translates for them.
             arguments += ["-device", "intel-iommu,intremap=on,caching-mode=on"]
         for number, drive in enumerate(drives):
             arguments += [
@@ -143,7 +142,7 @@ class Machine:
         return answer["return"]
 
     def power_cut(self):
-        """Kills the machine. What it had not been told of is as if it had not happened."""
+        """Kills the machine. Whatever it did not report counts as not done."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

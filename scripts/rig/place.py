@@ -75,12 +75,12 @@ class Place:
         missing = [package for package in PACKAGES if not is_installed(package)]
         if missing:
             run("apt-get", "update", "-qq")
-            # What a host has stays as it is: where apt would have to downgrade something, it refuses and says what.
+            # Installed packages stay as they are: apt refuses to downgrade one, and names it.
             run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing,
                 env=dict(os.environ, DEBIAN_FRONTEND="noninteractive"))
 
     def _unpack_kernel(self):
-        """Unpacks, and does not install, the kernel; gives its folder."""
+        """Unpacks, and does not install, the kernel; returns its folder."""
         if self.kernel_package:
             tree = self._unpack(self.kernel_package)
         else:
@@ -99,7 +99,7 @@ class Place:
             archive, = glob.glob(f"{glob.escape(self.folder)}/*.deb")
             made = self._unpack(archive)
             open(f"{made}/complete", "w").close()
-            # Not there, or not complete. Two rigs at once each unpack one, and either will do.
+            # Missing, or incomplete. Two rigs at the same time each unpack one, and either is good.
             shutil.rmtree(tree, ignore_errors=True)
             try:
                 shutil.move(made, tree)

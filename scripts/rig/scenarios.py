@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done with the machine, and what must come of it."""
+"""What is done with the machine, and the required results."""
 
 import array
 import os
@@ -41,7 +41,7 @@ def fnv1a_32(text):
 
 
 def content(name, length):
-    """What `save_loop` puts into the checkpoint of this name; see engine/examples/save_loop.rs."""
+    """The bytes that `save_loop` saves under this name; see engine/examples/save_loop.rs."""
     base = fnv1a_32(name) << 32
     words = array.array("Q", range(base, base + (length + 7) // 8))
     return words.tobytes()[:length]
@@ -63,7 +63,7 @@ class Rig:
         try:
             self.machine = Machine(self.place, self.drives, self.options, self.log)
         except (GuestGone, TimeoutError):
-            # Nothing of ours runs before the guest is ready: a kernel that did not start says nothing of the engine.
+            # Nothing of ours runs before the guest is ready: a kernel that does not start is not the engine's fault.
             self.log.write("the machine did not start; once more\n")
             self.machine = Machine(self.place, self.drives, self.options, self.log)
 
@@ -79,13 +79,13 @@ class Rig:
             drive.power_off()
 
     def power_cut(self, seed):
-        """What became of the writes that no flush had covered, over all drives."""
+        """What happened to the writes that no flush had covered, over all drives."""
         self.end()
         fates = [drive.power_cut(f"{seed}/{drive.serial}") for drive in self.drives]
         return {fate: sum(one[fate] for one in fates) for fate in fates[0]}
 
     def cut_after(self, commands):
-        """Kills the machine when so many more writes and flushes have reached the drives, in the midst of the last."""
+        """Kills the machine when this many more writes and flushes have reached the drives, during the last of them."""
         done = threading.Event()
         left = [commands]
         counting = threading.Lock()
@@ -132,11 +132,11 @@ class Rig:
             return []
         with open(self.log_path, encoding="utf-8") as file:
             text = file.read()
-        # A line that was cut short was not said.
+        # A line that is cut off does not count.
         return [line.split() for line in text.split("\n")[:-1]]
 
     def wait_for_saves(self, count, seconds=120):
-        """Waits until so many more checkpoints are acknowledged than now."""
+        """Waits until this many more checkpoints are acknowledged than now."""
         acknowledged = lambda: sum(line[0] == "saved" for line in self.log_lines())
         wanted, deadline = acknowledged() + count, time.monotonic() + seconds
         while acknowledged() < wanted:
@@ -145,7 +145,7 @@ class Rig:
             time.sleep(0.02)
 
     def check_acknowledged(self):
-        """Restores everything and holds it against the log. Returns the next step, and how many were compared."""
+        """Restores everything and compares it with the log. Returns the next step, and how many were compared."""
         present, must, may_be_gone, lengths = set(), set(), set(), {}
         for what, name, *rest in self.log_lines():
             if what == "saving":
@@ -216,20 +216,20 @@ def functional(rig, say):
     rig.run(rig.with_drives("stanchion verify"), 0, ["verified 3 checkpoints"])
 
     say("a second process, a killed process")
-    beside = (f"save_loop save 1 {LOOP_MAX_BYTES} {LOOP_KEEPS} /mnt/log {' '.join(rig.addresses)} & pid=$!; "
-              "until [ $(grep -c ^saved /mnt/log) -ge 2 ]; do sleep 0.1; done; ")
+    commands = (f"save_loop save 1 {LOOP_MAX_BYTES} {LOOP_KEEPS} /mnt/log {' '.join(rig.addresses)} & pid=$!; "
+                "until [ $(grep -c ^saved /mnt/log) -ge 2 ]; do sleep 0.1; done; ")
     for command in ("list", "unbind", "doctor"):
-        beside += rig.with_drives(f"stanchion {command}") + f"; echo {command} ended with $?; "
-    beside += "kill -9 $pid; wait $pid; echo the loop ended with $?"
-    rig.run(beside, 0, ["list ended with 11", "unbind ended with 11", "doctor ended with 13", "save_loop (pid",
-                        "the loop ended with 137"])
+        commands += rig.with_drives(f"stanchion {command}") + f"; echo {command} ended with $?; "
+    commands += "kill -9 $pid; wait $pid; echo the loop ended with $?"
+    rig.run(commands, 0, ["list ended with 11", "unbind ended with 11", "doctor ended with 13", "save_loop (pid",
+                         "the loop ended with 137"])
     for name in names:
         rig.run(rig.with_drives(f"stanchion rm --yes {name}"))
     rig.check_acknowledged()
 
 
 def media_errors(rig, say):
-    """Reads and writes that a drive fails: told with the NVMe status and the serial; the rest is as it was."""
+    """Reads and writes that a drive fails: errors have the NVMe status and the serial; the rest is unchanged."""
     say("media errors")
     drive = rig.drives[-1]
     length = 8 * MIB * len(rig.drives)  # so much that some of it lies there
@@ -322,7 +322,7 @@ def unplugs(rig, count, seed, say):
         expect(code == 1, f"unplugging {serial}: exit code {code}: {output}")
         expect(serial in output and "is gone" in output, f"unplugging {serial}: no clear error: {output}")
         rig.run(f"n=0; while [ -e /sys/bus/pci/devices/{address} ]; do sleep 0.2; n=$((n+1)); [ $n -lt 150 ] || exit 9; done")
-        # It can be read from what is left, and not be written.
+        # The rest can be read, but not written.
         rig.run(rig.with_drives("stanchion list"), 0, [address, f"lost with {serial}"])
         rig.run(rig.with_drives("stanchion rm none@1"), 10, [address])
         rig.machine.shut_down()

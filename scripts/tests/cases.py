@@ -34,7 +34,7 @@ def started(process, mark):
     raise AssertionError(f"it ended with {process.wait()} before it said {mark!r}: {output[-2000:]}")
 
 
-# Nothing is deleted that was not made.
+# Only what a script made is deleted.
 
 
 def demo_leaves_the_folder_that_was_there(scratch):
@@ -45,7 +45,7 @@ def demo_leaves_the_folder_that_was_there(scratch):
     code, output = scratch.run(SCRIPTS / "demo", "--directory", theirs, environment=BROKEN_BUILD)
     expect(code != 0 and "the build failed" in output, f"{code}: {output}")
     expect(listing(theirs) == before, f"now: {listing(theirs)}")
-    # And one that was not there is not there afterwards.
+    # A folder that did not exist does not exist afterwards.
     code, _ = scratch.run(SCRIPTS / "demo", "--directory", scratch.path("x/new folder"), environment=BROKEN_BUILD)
     expect(code != 0 and os.listdir(scratch.folder) == ["theirs"], f"{code}, {os.listdir(scratch.folder)}")
     shutil.rmtree(theirs)
@@ -65,7 +65,7 @@ def bench_leaves_the_folder_that_was_there(scratch):
 
 
 def a_folder_that_is_not_a_runs_is_not_removed(scratch):
-    """Whatever a record says: the folder must carry the run's name."""
+    """Whatever a record names: the folder must have the run's name."""
     need_root()
     theirs = pathlib.Path(scratch.path("theirs"))
     theirs.mkdir()
@@ -128,7 +128,7 @@ def clean_removes_what_a_killed_watcher_left(scratch):
         _, dry = scratch.run(SCRIPTS / "clean", "--dry-run")
         if "hoarder-" in dry and scratch.look() == left:
             break
-        # The end of another run on this machine has cleaned it.
+        # Another run that ended on this machine has cleaned it.
         expect_nothing_left(scratch)
     else:
         raise Skipped("other runs clean everything at once")
@@ -186,7 +186,7 @@ def a_signal_ends_a_build_at_once(scratch):
 def a_run_without_root_leaves_nothing(scratch):
     need_root()
     nobody = pwd.getpwnam("nobody")
-    # Where others may not read this checkout, a copy will do.
+    # A copy, because other users may not be able to read this checkout.
     copy = pathlib.Path(scratch.path("scripts"))
     shutil.copytree(SCRIPTS, copy)
     work = scratch.path("work")
@@ -300,14 +300,14 @@ def a_target_whose_start_is_killed_is_not_left(scratch):
             process.send_signal(number)
             output, _ = process.communicate(timeout=20)
             if process.returncode == 0:
-                # It was faster: then it is a target like any other.
+                # The start was faster than the signal: then it is a target like any other.
                 scratch.run(TARGET, "stop", "--run-dir", scratch.path("t"))
             left = scratch.remains()
             expect(not left, f"{name} after {delay} s left: {left}: {output}")
 
 
 def a_target_ends_with_its_keeper(scratch):
-    """What a killed keeper leaves is files; the next start takes them for what they are."""
+    """A killed keeper leaves only files, and the next start ignores them."""
     need_spdk()
     start_target(scratch, "t")
     os.kill(int(run_library.read(scratch.path("t/keeper"))), signal.SIGKILL)
@@ -363,7 +363,7 @@ def clean_ends_a_target_of_an_older_version(scratch):
 
 
 def clean_removes_folders_of_older_versions(scratch):
-    """A demo's and a test target's, and no other that looks like one."""
+    """Those of a demo and of a test target, and no other that looks like one."""
     def make(folder, *names):
         pathlib.Path(scratch.path(folder)).mkdir()
         for name in names:
@@ -397,7 +397,7 @@ def clean_removes_lock_files_that_nobody_holds(scratch):
 
 
 def a_target_admits_the_named_host_only(scratch):
-    """A process of another user, who has not the name."""
+    """A process of another user, who does not have the name."""
     need_spdk()
     address, _ = start_target(scratch, "t")
     nobody = pwd.getpwnam("nobody")
@@ -451,7 +451,7 @@ def targets_refuse_what_they_cannot_do(scratch):
     if os.geteuid() == 0 and (PREFIX / "bin" / "nvmf_tgt").exists():
         options = ["start", "--run-dir", scratch.path("t"), "--owner", os.getpid()]
         expect_end(scratch.run(TARGET, *options, "--size", "500GiB"), 1, "free huge pages", "scripts/hugepages")
-        expect_end(scratch.run(TARGET, *options, "--host-nqn", "me"), 1, "is no NQN")
+        expect_end(scratch.run(TARGET, *options, "--host-nqn", "me"), 1, "is not an NQN")
     expect_nothing_left(scratch)
 
 

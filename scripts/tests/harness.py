@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the scripts share: scripts are started in an empty folder, and what is left of them is listed.
+"""What the tests of the scripts share: scripts are started in an empty folder, and what they leave is listed.
 
 The tests run in a PID namespace of their own (scripts/lib/run.py), so every process that was not there before is one that was left.
 """
@@ -44,10 +44,10 @@ def need_spdk():
 
 
 class Scratch:
-    """An empty folder, TMPDIR of what is started; a list of what is there that was not there before."""
+    """An empty folder, TMPDIR of what is started; lists what is new there and in the machine's folders."""
 
     def __init__(self):
-        # With a space: a path that is not quoted somewhere falls apart.
+        # With a space: a path that is not quoted somewhere breaks.
         self.folder = tempfile.mkdtemp(prefix="a b ")
         self.processes_before = processes()
         self.pages_before = self.pages()
@@ -71,12 +71,12 @@ class Scratch:
         return process.returncode, output
 
     def records(self, others=False):
-        """Records of runs that work in this folder, or of those that do not. One without a folder may be anybody's."""
+        """Records of runs that work in this folder, or of those that do not. One without a folder may belong to any run."""
         folders = {path: run_library.read(path / "folder") for path in run_library.runs_folder().glob("*/")}
         return [path for path, folder in folders.items() if folder and folder.startswith(self.folder + "/") != others]
 
     def pages(self):
-        """Huge pages but for those that other runs have added: one may begin or end meanwhile."""
+        """Huge pages without those that other runs have added: such a run may begin or end meanwhile."""
         pages = run_library.PAGES
         there = int(run_library.read(pages / "nr_hugepages") or 0) - int(run_library.read(pages / "surplus_hugepages") or 0)
         lines = [line.split() for record in self.records(others=True) for line in run_library.read(record / "huge-pages").splitlines()]
@@ -89,7 +89,7 @@ class Scratch:
         return {path for pattern in patterns for path in glob.glob(pattern)}
 
     def remains(self, seconds=SETTLE_SECONDS):
-        """What is left, once it has had so many seconds to end: nothing at best, and then at once."""
+        """What is left after at most this many seconds; returns as soon as nothing is left."""
         deadline = time.monotonic() + seconds
         while True:
             left = self.look()
@@ -150,5 +150,5 @@ def expect_nothing_left(scratch):
 
 
 def exit_code(process):
-    """As a shell says it."""
+    """As a shell reports it."""
     return process.returncode if process.returncode >= 0 else 128 - process.returncode

@@ -25,7 +25,7 @@ def an_uninstall_removes_what_was_installed_and_nothing_else(scratch):
     library.write_text("one")
     (library.parent / "one.so").symlink_to("one.so.1")
     (library.parent / "gone later").write_text("gone")
-    # Its user's own, in a folder that the installation did not make.
+    # The user's own, in a folder that the installation did not make.
     own = manifest.below(destination, PREFIX / "lib/own")
     own.parent.mkdir(parents=True)
     own.write_text("own")
@@ -38,7 +38,7 @@ def an_uninstall_removes_what_was_installed_and_nothing_else(scratch):
     expect((own.parent / "one.so").read_text() == "two", "the later file is not there")
     expect(manifest.uninstall(PREFIX, destination) == [], "an installed file counts as changed")
     expect(tree(destination) == before, f"left or lost: {tree(destination)}, not {before}")
-    # A file that was changed is its user's.
+    # A changed file belongs to its user.
     manifest.install(stage, PREFIX, destination)
     (own.parent / "one.so.1").write_text("changed")
     expect(len(manifest.uninstall(PREFIX, destination)) == 1, "a changed file is not named")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Buffers of a session: from its memory, or of the caller's.
+//! Buffers of a session: in its memory, or in the caller's.
 
 #![allow(unsafe_code)]
 
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn stn_buf_alloc(
     })
 }
 
-/// Takes the buffer of a key out, if it is of that kind and nothing in flight names it.
+/// Removes the buffer of a key, if it is of that kind and nothing in flight names it.
 fn take(session: &mut OpenSession, key: u32, registered: bool) -> Result<HeldBuffer, CallError> {
     match session.buffers.get(&key) {
         Some(held) if held.registered != registered => {}
@@ -53,7 +53,7 @@ fn take(session: &mut OpenSession, key: u32, registered: bool) -> Result<HeldBuf
         Some(_) => return session.buffers.remove(&key).ok_or(IN_FLIGHT),
         None => {}
     }
-    Err(CallError::with(libc::EBADF, format!("{key:#x} is no such key of this session")))
+    Err(CallError::with(libc::EBADF, format!("{key:#x} is not such a key of this session")))
 }
 
 /// See `stanchion.h`.
@@ -83,8 +83,8 @@ pub unsafe extern "C" fn stn_mem_register(
         ffi::required(key, "key")?;
         let base = NonNull::new(address.cast::<u8>())
             .ok_or(CallError::new(libc::EFAULT, "address is NULL"))?;
-        // SAFETY: the caller's promise. Whatever keeps the region for longer than the session has
-        // it registered only holds it, and no Rust reference to its bytes is ever made.
+        // SAFETY: the caller's promise. What keeps the region for longer than the session has it
+        // registered only owns it, and no Rust reference to its bytes is ever made.
         let region = unsafe { Region::foreign(base, len_bytes)? };
         let buffer = held.session.register(Arc::new(region))?;
         held.pool_regions.add(buffer.region());

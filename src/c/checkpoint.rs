@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `stn_checkpoint`: what one committed checkpoint consists of; and removing one.
+//! `stn_checkpoint`: what one committed checkpoint consists of, and how to remove one.
 
 #![allow(unsafe_code)]
 
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn stn_checkpoint_segment(
     })
 }
 
-/// Describes the shard at a place, which is there.
+/// Describes the shard at a place, which exists.
 fn describe_shard(
     held: &SharedHold<Checkpoint>,
     participant: u32,

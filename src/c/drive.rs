@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `stn_drive_info`: what is known of a drive of an open pool.
+//! `stn_drive_info`: information about a drive of an open pool.
 
 #![allow(unsafe_code)]
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Error numbers, their words, and the details of each thread's last failed call.
+//! Error numbers, their texts, and the details of each thread's last failed call.
 
 #![allow(unsafe_code)]
 
@@ -67,7 +67,7 @@ impl CallError {
     }
 }
 
-/// An argument that makes no sense.
+/// An invalid argument.
 pub(crate) fn invalid(detail: impl Into<Cow<'static, str>>) -> CallError {
     CallError { code: libc::EINVAL, detail: detail.into() }
 }
@@ -78,7 +78,7 @@ impl From<Error> for CallError {
     }
 }
 
-/// A failure of something that needs memory, which is the one thing that a machine may lack there.
+/// A failure where memory is the only thing that the machine may lack.
 pub(crate) fn of_memory(error: Error) -> CallError {
     CallError::from(error).instead(STN_E_ENVIRONMENT, libc::ENOMEM)
 }
@@ -132,7 +132,7 @@ fn number_of_io(error: IoError) -> c_int {
     c_int::try_from(-code).unwrap_or(libc::EIO)
 }
 
-/// Words for our own numbers.
+/// Texts for our own numbers.
 fn own_words(number: c_int) -> Option<&'static CStr> {
     Some(match number {
         STN_E_DAMAGED => c"bytes on a drive are not what was written there",
@@ -169,7 +169,7 @@ pub extern "C" fn stn_strerror(error: c_int) -> *const c_char {
     }
 }
 
-/// The system's words, without the number that Rust puts behind them.
+/// The system's text, without the number that Rust appends.
 fn errno_words(number: c_int) -> CString {
     let words = std::io::Error::from_raw_os_error(number).to_string();
     let words = words.split(" (os error").next().unwrap_or_default().to_owned();
@@ -180,7 +180,7 @@ thread_local! {
     static LAST: RefCell<Cow<'static, str>> = const { RefCell::new(Cow::Borrowed("")) };
 }
 
-/// Keeps the words of a failure for `stn_last_error`.
+/// Keeps the text of a failure for `stn_last_error`.
 pub(crate) fn remember(detail: Cow<'static, str>) {
     // A thread that is ending keeps nothing.
     let _ = LAST.try_with(|last| {
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     fn words(error: c_int) -> String {
-        // SAFETY: the function returns strings that last for ever.
+        // SAFETY: the function returns static strings.
         unsafe { CStr::from_ptr(stn_strerror(error)) }.to_str().unwrap().to_owned()
     }
 

@@ -3,8 +3,8 @@
 //!
 //! - [`call`] is the body of every function: no panic leaves it.
 //! - A structure of the caller's may be shorter or longer than ours: its first field says.
-//! - Every pointer is compared with NULL before it is used; what else is wrong with one is its
-//!   caller's promise, in the function's comment.
+//! - Every pointer is compared with NULL before it is used; the rest is the caller's promise, in
+//!   the function's comment.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ pub(crate) fn call64(body: impl FnOnce() -> Result<i64, CallError>) -> i64 {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => return value,
         Ok(Err(failure)) => failure,
-        // The panic hook has logged what it was.
+        // The panic hook has logged it.
         Err(_) => {
             CallError::new(STN_E_PANIC, "a defect of the stanchion library: a panic; see the log")
         }
@@ -28,7 +28,7 @@ pub(crate) fn call64(body: impl FnOnce() -> Result<i64, CallError>) -> i64 {
     -i64::from(code)
 }
 
-/// The same, for functions that return int.
+/// The same for functions that return int.
 pub(crate) fn call(body: impl FnOnce() -> Result<c_int, CallError>) -> c_int {
     call64(|| body().map(i64::from)) as c_int
 }
@@ -140,8 +140,8 @@ pub(crate) unsafe fn check_info<T: Sized32>(
     check_size::<T>(unsafe { info.cast::<u32>().read_unaligned() } as usize)
 }
 
-/// Fills a structure of the caller's, apart from its size: what it does not know is left out, and
-/// what we do not know is zero.
+/// Fills a structure of the caller's, apart from its size: fields that it lacks are left out, and
+/// fields that we lack become zero.
 ///
 /// # Safety
 /// `info` passed [`check_info`], and as many bytes as it says can be written there.
@@ -164,7 +164,7 @@ pub(crate) fn unused(value: u32, what: &'static str) -> Result<(), CallError> {
 /// Fails when a flag is set that is not among those known.
 pub(crate) fn known_flags(flags: u32, known: u32, what: &'static str) -> Result<(), CallError> {
     if flags & !known != 0 {
-        return Err(invalid(format!("{what} has {:#x} set, which means nothing", flags & !known)));
+        return Err(invalid(format!("{what} has {:#x} set, which are not flags", flags & !known)));
     }
     Ok(())
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Handles: what a C program holds of a pool, a session, a list, a checkpoint.
+//! Handles: how a C program refers to a pool, a session, a list, a checkpoint.
 //!
 //! - A handle is a number: kind, process, generation, place. It is never followed as a pointer, so
-//!   one that is stale, foreign or garbage finds nothing and does no harm.
-//! - A place's generation grows when its object is taken out. With 32 bits of it, a stale handle
-//!   meets its own number again only after four thousand million objects in one place.
-//! - A call that uses an object holds the place, shared or alone, by one atomic operation and
-//!   without waiting: a call that comes in between gets EBUSY. Nothing here locks, so a process
-//!   that is forked at any moment finds no lock held for ever.
+//!   a stale, foreign or garbage handle finds nothing and does no harm.
+//! - A place's generation grows when its object is taken out. It has 32 bits, so a stale handle
+//!   becomes valid again only after four thousand million objects in one place.
+//! - A call that uses an object holds the place, shared or exclusively, by one atomic operation and
+//!   without waiting: a conflicting call gets EBUSY. Nothing here locks, so a process that is
+//!   forked at any moment finds no lock held for ever.
 
 #![allow(unsafe_code)]
 
@@ -29,21 +29,21 @@ const PROCESS_BITS: u64 = 12;
 pub(crate) struct Table<T: 'static, const PLACES: usize> {
     /// 1 to 15; no other table has it.
     kind: u64,
-    /// What there are too many of when it is full.
+    /// The error's text when the table is full.
     what: &'static str,
     next: AtomicU32,
     places: [Place<T>; PLACES],
 }
 
-/// Alone in its cache line: threads use different sessions at once.
+/// In a cache line of its own: threads use different sessions at the same time.
 #[repr(align(64))]
 struct Place<T> {
     state: AtomicU64,
     object: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: the object is reached only through a hold of the state: by any number of threads shared,
-// by one alone. T is Send for the second; `shared` asks for Sync as well.
+// SAFETY: the object is reached only through a hold of the state: shared by any number of threads,
+// or exclusively by one. T is Send for the second; `shared` asks for Sync as well.
 unsafe impl<T: Send> Sync for Place<T> {}
 
 impl<T, const PLACES: usize> Table<T, PLACES> {
@@ -58,7 +58,7 @@ impl<T, const PLACES: usize> Table<T, PLACES> {
         }
     }
 
-    /// Takes an object in; its handle. When there is no place the object is dropped.
+    /// Stores an object and returns its handle. Drops the object when the table is full.
     pub(crate) fn insert(&'static self, object: T) -> Result<u64, CallError> {
         let process = process::enter()?;
         let first = self.next.fetch_add(1, Ordering::Relaxed) as usize;
@@ -79,7 +79,7 @@ impl<T, const PLACES: usize> Table<T, PLACES> {
             if taken.is_err() {
                 continue;
             }
-            // SAFETY: held alone.
+            // SAFETY: held exclusively.
             unsafe { *place.object.get() = Some(object) };
             let generation = (generation + 1) & u64::from(u32::MAX);
             place.state.store(generation << 32, Ordering::Release);
@@ -103,7 +103,7 @@ impl<T, const PLACES: usize> Table<T, PLACES> {
         if handle >> 48 & ((1 << PROCESS_BITS) - 1) != process {
             return Err(CallError::new(
                 libc::EOWNERDEAD,
-                "the handle belongs to the process that this one was forked from; open an own one",
+                "the handle belongs to the process that this one was forked from; open one here",
             ));
         }
         let generation = handle >> 16 & u64::from(u32::MAX);
@@ -113,7 +113,7 @@ impl<T, const PLACES: usize> Table<T, PLACES> {
         }
     }
 
-    /// The object, while others may use it too.
+    /// The object, shared: other calls may use it too.
     pub(crate) fn shared(&'static self, handle: u64) -> Result<SharedHold<T>, CallError>
     where
         T: Sync,
@@ -138,7 +138,7 @@ impl<T, const PLACES: usize> Table<T, PLACES> {
         }
     }
 
-    /// The object, while nobody else uses it.
+    /// The object, exclusively: no other call uses it.
     pub(crate) fn alone(&'static self, handle: u64) -> Result<ExclusiveHold<T>, CallError> {
         let (place, generation) = self.place(handle)?;
         let idle = generation << 32;
@@ -155,13 +155,13 @@ impl<T, const PLACES: usize> Table<T, PLACES> {
 
 const BUSY: CallError =
     CallError::new(libc::EBUSY, "another thread is inside a call on the same handle");
-const UNKNOWN: CallError = CallError::new(libc::EBADF, "the handle is not one, or was closed");
+const UNKNOWN: CallError = CallError::new(libc::EBADF, "not a handle, or a closed one");
 
 fn check(state: u64, generation: u64) -> Result<(), CallError> {
     if state >> 32 == generation { Ok(()) } else { Err(UNKNOWN) }
 }
 
-/// A hold of an object that others may have too.
+/// A shared hold of an object.
 pub(crate) struct SharedHold<T: 'static> {
     place: &'static Place<T>,
 }
@@ -169,7 +169,7 @@ pub(crate) struct SharedHold<T: 'static> {
 impl<T> SharedHold<T> {
     /// The object. It is there: places of live generations have one.
     pub(crate) fn get(&self) -> Result<&T, CallError> {
-        // SAFETY: nobody holds the place alone while it is held shared.
+        // SAFETY: no call holds the place exclusively while it is held shared.
         unsafe { (*self.place.object.get()).as_ref() }.ok_or(LOST)
     }
 }
@@ -180,21 +180,21 @@ impl<T> Drop for SharedHold<T> {
     }
 }
 
-/// A hold of an object that nobody else has.
+/// The exclusive hold of an object.
 pub(crate) struct ExclusiveHold<T: 'static> {
     place: &'static Place<T>,
-    /// The state that the place gets.
+    /// The state of the place after the hold.
     after: u64,
 }
 
 const LOST: CallError = CallError::new(STN_E_PANIC, "a live handle has no object");
 
 impl<T> ExclusiveHold<T> {
-    /// The object, out of the table: the handle is stale from now on.
+    /// Takes the object out of the table: the handle is stale from now on.
     pub(crate) fn take(mut self) -> Option<T> {
         let generation = (self.after >> 32) + 1;
         self.after = (generation & u64::from(u32::MAX)) << 32;
-        // SAFETY: held alone.
+        // SAFETY: held exclusively.
         unsafe { (*self.place.object.get()).take() }
     }
 }
@@ -203,14 +203,14 @@ impl<T> Deref for ExclusiveHold<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: held alone.
+        // SAFETY: held exclusively.
         unsafe { (*self.place.object.get()).as_ref() }.expect("live handles have an object")
     }
 }
 
 impl<T> DerefMut for ExclusiveHold<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: held alone.
+        // SAFETY: held exclusively.
         unsafe { (*self.place.object.get()).as_mut() }.expect("live handles have an object")
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Log records, given to a callback of the program's.
 //!
-//! The library's threads log through `tracing`; nobody listens until `stn_set_log` is called.
+//! The library's threads log through `tracing`; no record is made until `stn_set_log` is called.  
 //! Panics are log records too, so that none is written to standard error.
 
 #![allow(unsafe_code)]
@@ -42,12 +42,12 @@ struct Sink {
     level: u32,
 }
 
-// SAFETY: the context is only handed to the callback, and the header says that threads do so.
+// SAFETY: the context is only passed to the callback, and the header says that any thread does so.
 unsafe impl Send for Sink {}
 // SAFETY: as above.
 unsafe impl Sync for Sink {}
 
-/// Held for reading while the callback runs, so that a change of it waits for that.
+/// Held for reading while the callback runs, so that replacing the callback waits for it.
 static SINK: RwLock<Option<Sink>> = RwLock::new(None);
 
 thread_local! {
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn stn_set_log(
 ) -> c_int {
     call(|| {
         if level > STN_LOG_TRACE {
-            return Err(invalid(format!("{level} is none of STN_LOG_")));
+            return Err(invalid(format!("{level} is not one of STN_LOG_")));
         }
         if INSIDE.get() {
             return Err(CallError::new(libc::EDEADLK, "stn_set_log inside a log callback"));
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn stn_set_log(
     })
 }
 
-/// Becomes the process's listener, once.
+/// Becomes the process's tracing subscriber, once.
 fn listen() -> Result<(), CallError> {
     static LISTENS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     if *LISTENS.get_or_init(|| tracing::subscriber::set_global_default(Listener).is_ok()) {
@@ -108,7 +108,7 @@ impl Subscriber for Listener {
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        // A record made by the callback itself finds no lock to wait for.
+        // A record made by the callback itself does not wait for the lock.
         let level = SINK
             .try_read()
             .map_or(STN_LOG_TRACE, |sink| sink.as_ref().map_or(STN_LOG_OFF, |sink| sink.level));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory of the caller's that drives reach without a copy, in `stn_save` and `stn_restore`.
+//! Memory of the caller that drives access without a copy, in `stn_save` and `stn_restore`.
 
 #![allow(unsafe_code)]
 
@@ -11,8 +11,8 @@ use stanchion_engine::Lent;
 use stanchion_engine::Region;
 use stanchion_engine::limits::BLOCK_BYTES;
 
-/// The memory of a pool's sessions, which its drives know already. SPDK takes no memory twice, so
-/// that a range of it is lent as a part of the same region.
+/// The memory of a pool's sessions, which its drives know already. SPDK does not register memory
+/// twice: a range of it is lent as a part of the same region.
 #[derive(Default)]
 pub(crate) struct KnownRegions(Mutex<Vec<Weak<Region>>>);
 
@@ -81,7 +81,7 @@ mod tests {
         let known = KnownRegions::default();
         let region = Arc::new(Region::new(4 * CHUNK, HugePages::Off).unwrap());
         let inside = region.at(4096, 0).unwrap();
-        // SAFETY: the region outlives what is lent of it, and nobody has a reference to its bytes.
+        // SAFETY: the region outlives what is lent of it, and there is no reference to its bytes.
         let lend = |segment| unsafe { known.lend(inside, segment, CHUNK) };
         let foreign = lend(0..2 * CHUNK + 5).unwrap();
         assert_eq!((foreign.segment, foreign.region_offset_bytes), (0..2 * CHUNK, 0));

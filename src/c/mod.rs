@@ -2,7 +2,7 @@
 //! `libstanchion`: the functions of `include/stanchion.h`, one file for each of its types.
 //!
 //! - A handle is a number that looks like a pointer and is never followed: see `handle`.
-//! - Every function's body runs inside `ffi::call`, which stops panics and keeps the error's words.
+//! - Every function's body runs inside `ffi::call`, which stops panics and keeps the error's text.
 //! - Outputs are written last, on success only.
 
 mod buffer;

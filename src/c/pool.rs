@@ -84,7 +84,7 @@ unsafe impl Sized32 for stn_pool_info {
 static POOL_TABLE: Table<OpenPool, POOLS> =
     Table::new(1, "too many pools are open: close some first");
 
-/// What a pool's handle stands for.
+/// The object of a pool's handle.
 pub(crate) struct OpenPool {
     pub(crate) pool: Pool,
     /// By drive: serial, address, model, back end, for programs to point to.
@@ -149,10 +149,10 @@ fn zero_is_none(value: u32) -> Option<usize> {
     (value != 0).then_some(value as usize)
 }
 
-/// The options of the engine's.
+/// The engine's options.
 ///
 /// # Safety
-/// What `opts` points to is there.
+/// What `opts` points to is readable.
 unsafe fn pool_options(opts: &stn_pool_opts) -> Result<PoolOptions, CallError> {
     ffi::known_flags(opts.flags, STN_POOL_READ_ONLY | STN_POOL_DEGRADED, "flags")?;
     // SAFETY: the caller's promise.
@@ -171,7 +171,7 @@ unsafe fn pool_options(opts: &stn_pool_opts) -> Result<PoolOptions, CallError> {
         STN_HUGE_REQUIRED => HugePages::Required,
         STN_HUGE_PREFERRED => HugePages::Preferred,
         STN_HUGE_OFF => HugePages::Off,
-        other => return Err(invalid(format!("huge_pages {other} is none of STN_HUGE_"))),
+        other => return Err(invalid(format!("huge_pages {other} is not one of STN_HUGE_"))),
     };
     options.reactors = zero_is_none(opts.reactors);
     options.checksum_threads = zero_is_none(opts.checksum_threads);
@@ -217,7 +217,8 @@ pub unsafe extern "C" fn stn_pool_open(opts: *const stn_pool_opts, pool: *mut u6
     })
 }
 
-/// Threads inherit the mask: signals of the program are for the program's threads.
+/// Blocks signals while threads are started, which inherit the mask: signals are for the program's
+/// threads.
 fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: plain calls on local values.
     let before = unsafe {
@@ -237,7 +238,7 @@ fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
 pub extern "C" fn stn_pool_close(pool: u64) -> c_int {
     call(|| {
         let held = POOL_TABLE.alone(pool)?;
-        // Acquire: what its sessions did is over.
+        // Acquire: what its sessions did happens before.
         let sessions = held.sessions.load(Ordering::Acquire);
         if sessions > 0 {
             let noun = if sessions == 1 { "session" } else { "sessions" };

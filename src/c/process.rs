@@ -2,7 +2,7 @@
 //! Which process this is: a number that changes when a process forks.
 //!
 //! It lies in a page that the kernel clears in a forked child (`MADV_WIPEONFORK`), however it was
-//! forked. So asking costs one load, and no system call.
+//! forked. Reading it costs one load and no system call.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::CallError;
 
-/// Counts on in a forked child, so that its number is none of its parent's.
+/// Goes on counting in a forked child, so that its number differs from all of its parent's.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 static PAGE: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
 
@@ -33,7 +33,7 @@ pub(crate) fn enter() -> Result<u64, CallError> {
     })?;
     if page.load(Ordering::Relaxed) == 0 {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed) + 1;
-        // Of two threads that come here at once, one gives the number.
+        // Of two threads that come here at once, one sets the number.
         let _ = page.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
     }
     Ok(page.load(Ordering::Relaxed))
@@ -57,7 +57,7 @@ fn map_page() -> Option<&'static AtomicU64> {
     }
     // SAFETY: the mapping was just made and has this length.
     if unsafe { libc::madvise(page, BYTES, libc::MADV_WIPEONFORK) } != 0 {
-        // SAFETY: as above, and nobody else knows it.
+        // SAFETY: as above, and nothing else refers to it.
         unsafe { libc::munmap(page, BYTES) };
         return None;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Restoring in one call: a range of a segment, from all drives, into memory of the caller's.
+//! Restoring in one call: a range of a segment, from all drives, into the caller's memory.
 //!
 //! Drives write whole chunks straight to the destination, if it has page alignment there; the bytes
 //! before and after them are copied.
@@ -43,8 +43,8 @@ const CHUNKS: u64 = 8;
 /// See `stanchion.h`.
 ///
 /// # Safety
-/// `opts`, and what it points to, can be read; `destination` has `destination_bytes`, which nobody
-/// else uses.
+/// `opts`, and what it points to, can be read; `destination` has `destination_bytes`, which
+/// nothing else uses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stn_restore(
     pool: u64,
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn stn_restore(
     })
 }
 
-/// The bytes of the segment that are asked for.
+/// The requested bytes of the segment.
 fn find_range(
     pool: &Pool,
     name: &CheckpointName,
@@ -126,7 +126,7 @@ fn find_range(
 /// Restores a range of a segment.
 ///
 /// # Safety
-/// `destination` has room for the range, and nobody else uses it.
+/// `destination` has room for the range, and nothing else uses it.
 unsafe fn restore(
     open: &OpenPool,
     name: &CheckpointName,
@@ -135,7 +135,7 @@ unsafe fn restore(
     destination: NonNull<u8>,
 ) -> Result<(), CallError> {
     let chunk_bytes = open.pool.info().chunk_bytes;
-    // SAFETY: the caller's promise; the bulk session has let go of it when it returns.
+    // SAFETY: the caller's promise; the bulk session no longer uses it when it returns.
     let lent = unsafe { open.regions.lend(destination, range.clone(), chunk_bytes) };
     let chunks = range.end.div_ceil(chunk_bytes) - range.start / chunk_bytes;
     let options = BulkOptions { memory_bytes: chunks.min(CHUNKS) * chunk_bytes };

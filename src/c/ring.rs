@@ -47,7 +47,7 @@ pub unsafe extern "C" fn stn_submit(session: u64, entries: *const stn_sqe, count
 /// The caller's room for completions.
 ///
 /// # Safety
-/// `completions` is NULL or has room for `count`, and nobody else uses it.
+/// `completions` is NULL or has room for `count`, and nothing else uses it.
 unsafe fn room<'a>(
     completions: *mut stn_cqe,
     count: u32,
@@ -116,10 +116,10 @@ pub unsafe extern "C" fn stn_wait(
     })
 }
 
-/// A session whose reactor has ended, while the pool is open, is a defect.
+/// It is a defect when a session's reactor has ended while the pool is open.
 fn require_served(session: &Session) -> Result<(), CallError> {
     if session.is_served() {
         return Ok(());
     }
-    Err(CallError::new(STN_E_PANIC, "the session's reactor has ended by a defect; see the log"))
+    Err(CallError::new(STN_E_PANIC, "a defect ended the session's reactor; see the log"))
 }

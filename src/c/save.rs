@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Saving in one call: one participant's shards, from memory of the caller's.
+//! Saving in one call: one participant's shards, from the caller's memory.
 //!
 //! Drives read whole chunks straight from the caller's memory, where its place in a page and its
 //! kind allow it; the other bytes are copied once.
@@ -41,7 +41,7 @@ unsafe impl Sized32 for stn_save_opts {
     const FIRST_SIZE: usize = 48;
 }
 
-/// Runs of memory that the drives are asked to know; what lies in others is copied. Each costs
+/// At most this many runs of memory are registered with the drives; the rest is copied. Each costs
 /// every reactor a message.
 const MAX_LENT: usize = 64;
 
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn stn_save(pool: u64, opts: *const stn_save_opts) -> i64 
         };
         let open = held.get()?;
         let pool = &open.pool;
-        // SAFETY: the caller's promise; the bulk session has let go of it when it returns.
+        // SAFETY: the caller's promise; the bulk session no longer uses it when it returns.
         let lent = unsafe { lend(&runs, &open.regions, pool.info().chunk_bytes) };
         let mut bulk =
             pool.bulk_session(&BulkOptions::for_bytes(spec.len_bytes)).map_err(of_memory)?;
@@ -104,7 +104,7 @@ struct Run {
 }
 
 impl Run {
-    /// The address behind it; none where there is no such memory.
+    /// The address after the last byte; none where there is no such memory.
     fn end(&self) -> Option<u64> {
         (self.address.as_ptr() as u64).checked_add(self.segment.end - self.segment.start)
     }
@@ -124,7 +124,7 @@ fn join(shards: &[ShardInMemory]) -> Vec<Run> {
     runs
 }
 
-/// What drives can read from where it is; the longest runs, if there are too many.
+/// The memory that drives can read in place; the longest runs, if there are too many.
 ///
 /// # Safety
 /// As [`KnownRegions::lend`], for each run.
@@ -137,10 +137,10 @@ unsafe fn lend(runs: &[Run], known: &KnownRegions, chunk_bytes: u64) -> Vec<Lent
     longest.into_iter().filter_map(lend).collect()
 }
 
-/// Copies bytes of the segment from wherever they are.
+/// Copies bytes of the segment from the runs that have them.
 ///
 /// # Safety
-/// Each run's memory is there and does not change; it is none of `into`.
+/// Each run's memory is readable and does not change; it does not overlap `into`.
 unsafe fn copy(runs: &[Run], into: &mut [u8], offset_bytes: u64) {
     let end = offset_bytes + into.len() as u64;
     let first = runs.partition_point(|run| run.segment.end <= offset_bytes);

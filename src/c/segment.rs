@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Segments that a session has open: begun for a save, or opened for a restore.
+//! Open segments of a session: begun for a save, or opened for a restore.
 
 #![allow(unsafe_code)]
 

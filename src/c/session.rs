@@ -49,11 +49,11 @@ pub(crate) struct HeldBuffer {
     pub(crate) registered: bool,
 }
 
-/// What a session's handle stands for. The session goes first: it waits for what uses the buffers.
+/// The object of a session's handle. The session goes first: it waits for what uses the buffers.
 pub(crate) struct OpenSession {
     pub(crate) session: Session,
     pub(crate) buffers: HashMap<u32, HeldBuffer>,
-    /// Where its pool looks for memory that its drives know.
+    /// The pool's list of memory that its drives know.
     pub(crate) pool_regions: Arc<KnownRegions>,
     _count: SessionCount,
 }
@@ -66,7 +66,7 @@ impl OpenSession {
     }
 }
 
-/// What a session is made with.
+/// The options of a new session.
 ///
 /// # Safety
 /// `opts` is NULL or can be read.

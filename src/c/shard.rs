@@ -114,7 +114,7 @@ unsafe fn elements<T: Element>(
             let bytes = std::slice::from_raw_parts(place, stride);
             let known = stride.min(size_of::<T>());
             if bytes[known..].iter().any(|byte| *byte != 0) {
-                let detail = "a shard has something that this version of the library does not know";
+                let detail = "a shard has a field that this version of the library does not know";
                 return Err(CallError::new(libc::E2BIG, detail));
             }
             let mut value: T = std::mem::zeroed();
@@ -128,7 +128,7 @@ unsafe fn elements<T: Element>(
 /// One declared shard.
 ///
 /// # Safety
-/// What it points to is there.
+/// What it points to is readable.
 unsafe fn shard(shard: &stn_shard) -> Result<Shard, CallError> {
     ffi::unused(shard.reserved, "a shard's reserved")?;
     if shard.dimensions as usize > MAX_SHARD_DIMENSIONS {
@@ -150,7 +150,7 @@ unsafe fn shard(shard: &stn_shard) -> Result<Shard, CallError> {
 /// The shards that `stn_begin` is given.
 ///
 /// # Safety
-/// `shards` is NULL or has `count` structures of `size` bytes; what they point to is there.
+/// `shards` is NULL or has `count` structures of `size` bytes; what they point to is readable.
 pub(crate) unsafe fn declared(
     shards: *const stn_shard,
     count: u32,

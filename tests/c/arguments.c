@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments that make no sense, and what is not there. */
+ * Invalid arguments, and things that do not exist. */
 #define _GNU_SOURCE
 #include "test.h"
 
@@ -18,7 +18,7 @@
         (structure).size = sizeof(structure); \
     } while (0)
 
-/* A structure with something behind it that a newer version knows. */
+/* A structure with a field at its end that only a newer version knows. */
 #define LATER(type) \
     struct { \
         struct type opts; \
@@ -271,7 +271,7 @@ static void options_of_save(void)
     ERR(EINVAL, stn_save(pool, &opts));
     shards[0].len_bytes = 10;
     shards[1].len_bytes = MIB * MIB * 512;
-    ERR(ENOSPC, stn_save(pool, &opts)); /* the bytes are not looked at */
+    ERR(ENOSPC, stn_save(pool, &opts)); /* the bytes are not read */
     shards[1].len_bytes = sizeof(bytes);
     memset(&later_shard, 0, sizeof(later_shard));
     later_shard.shard = shards[0];

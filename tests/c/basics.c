@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every function does when it is used as it should be. */
+ * What every function does when it is used correctly. */
 #define _GNU_SOURCE
 #include "test.h"
 
@@ -270,7 +270,7 @@ static void a_checkpoint_is_saved_in_one_call(void)
     memory = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(memory != MAP_FAILED);
     for (round = 0; round < 3; round++) {
-        /* Ordinary memory, that of a session, and what cannot be written to. */
+        /* Ordinary memory, that of a session, and read-only memory. */
         unsigned char *from = round == 1 ? own : memory;
         if (round < 2)
             for (i = 0; i < 8 * MIB; i++)
@@ -284,7 +284,7 @@ static void a_checkpoint_is_saved_in_one_call(void)
         parts[0] = from + 13;
         len_bytes[0] = 7 * MIB + 5;
         check_save(pool, "one/call@2", parts, len_bytes, 1);
-        /* Several, of which two follow each other in memory, one is empty and one turns back. */
+        /* Several: two follow each other in memory, one is empty, one lies before its predecessor. */
         parts[0] = from;
         len_bytes[0] = 3 * MIB / 2;
         parts[1] = from + len_bytes[0];
@@ -297,7 +297,7 @@ static void a_checkpoint_is_saved_in_one_call(void)
     }
     check_save(pool, "one/call@4", parts, len_bytes, 0);
     CHECK(munmap(memory, 8 * MIB) == 0);
-    /* The session's memory is still that of its drives. */
+    /* The drives still know the session's memory. */
     save(session, "one/call@5", 5 * MIB);
     OK(stn_session_destroy(session));
     OK(stn_pool_close(pool));

@@ -244,7 +244,7 @@ static int loop_make(struct loop *loop)
 static void loop_remove(struct loop *loop)
 {
     CHECK(run("losetup --detach %s", loop->device) == 0);
-    /* The device lets go of its file a moment later. */
+    /* The device closes its file a moment later. */
     while (umount(loop->directory) != 0) {
         CHECK(errno == EBUSY);
         usleep(10000);
@@ -393,7 +393,7 @@ static void drives_that_fail_reads(void)
     loop_remove(&loop);
 }
 
-/* The root cannot be written, and everything before it can: nobody knows what the drive has. */
+/* The root cannot be written, and everything before it can: what the drive has is unknown. */
 static void a_root_write_that_fails(void)
 {
     struct stn_save_opts save_opts;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What there can be too much of. */
+ * Every limit, exceeded. */
 #define _GNU_SOURCE
 #include "test.h"
 
@@ -23,7 +23,7 @@ static rlim_t get_limit(int resource)
     return limit.rlim_cur;
 }
 
-/* The next descriptor that is free: no call can have one more when this is the limit. */
+/* The next free descriptor: as a limit it lets no call open another one. */
 static rlim_t next_descriptor(void)
 {
     int fd = open("/dev/null", O_RDONLY);
@@ -187,7 +187,7 @@ static void memory(void)
     save(session, "a@1", 100000);
     CLEAR(opts);
     opts.memory_bytes = (uint64_t)1 << 50;
-    if (!test_is_instrumented()) /* valgrind has an answer of its own to such a length */
+    if (!test_is_instrumented()) /* valgrind itself answers such a length */
         ERR(ENOMEM, stn_session_create(pool, &opts, &more));
     if (!test_is_instrumented() && test_has_files()) {
         CLEAR(restore);
@@ -229,7 +229,7 @@ static void descriptors(void)
     CLEAR(restore);
     restore.name = "a@1";
     restore.len_bytes = sizeof(bytes);
-    /* With huge pages it is these that cannot be had. */
+    /* With huge pages, these cannot be allocated. */
     if (test_has_files()) {
         ERR(EMFILE, stn_restore(pool, &restore, bytes, sizeof(bytes)));
         CLEAR(save_opts);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a program must not do, and does: each has its documented error; nothing hangs or crashes. */
+ * What a program must not do: each has its documented error; nothing hangs or crashes. */
 #define _GNU_SOURCE
 #include "test.h"
 
@@ -325,7 +325,7 @@ static void a_forked_childs_handles(void)
     end(&drives, &a);
 }
 
-/* A data loader that was forked, say, and lives on. */
+/* For example a forked data loader that outlives its parent. */
 static void a_forked_child_does_not_keep_the_pool(void)
 {
     struct arguments a;
@@ -395,7 +395,7 @@ static void a_buffer_in_flight_is_kept(void)
         ERR(EBADF, stn_buf_free(a.session, own));
         OK(stn_mem_unregister(a.session, own));
         ERR(EBADF, stn_mem_unregister(a.session, own));
-        /* The key means nothing any more. */
+        /* The key is invalid now. */
         sqe.segment_offset_bytes = 0;
         cqe = session_run(a.session, &sqe);
         CQE_ERR(EBADF, &cqe);
@@ -584,7 +584,7 @@ static void a_save_that_waits_for_others(void)
     opts.shard_count = 1;
     opts.shard_size = sizeof(shard);
     opts.timeout_ns = 300000000;
-    ERR(ETIME, stn_save(a.pool, &opts)); /* nobody else comes */
+    ERR(ETIME, stn_save(a.pool, &opts)); /* no other participant joins */
     opts.timeout_ns = 1;
     ERR(ETIME, stn_save(a.pool, &opts));
     opts.timeout_ns = 0;

@@ -26,10 +26,10 @@ int64_t test_ok(const char *file, int line, const char *call, int64_t result)
     return result;
 }
 
-/* Where the errors that were seen are written down; opened before a test has no descriptors left. */
+/* The file of the errors that were returned; opened before a test uses up all descriptors. */
 static int coverage = -1;
 
-/* One line for each error that was seen; several processes may append. */
+/* One line for each error that was returned; several processes may append. */
 static void cover(const char *function, size_t length, int error)
 {
     char line[256];

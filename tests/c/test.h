@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests share. A test is a function that ends when something is wrong; ERR() also writes
- * down which function answered with which error, so that a script can find documented errors that no
- * test provokes.
+ * What the tests share. A test is a function that ends when something is wrong; ERR() also records
+ * which function returned which error, so that a script can find documented errors that no test
+ * provokes.
  */
 #ifndef STN_TEST_H
 #define STN_TEST_H
@@ -35,7 +35,7 @@ struct test {
     ((condition) ? (void)0 : test_fail(__FILE__, __LINE__, #condition))
 /* The call succeeds. */
 #define OK(call) test_ok(__FILE__, __LINE__, #call, (int64_t)(call))
-/* The call is answered with -error. */
+/* The call returns -error. */
 #define ERR(error, call) test_error(__FILE__, __LINE__, #call, #error, (error), (int64_t)(call))
 /* The completion has that result. */
 #define CQE_ERR(error, cqe) test_cqe(__FILE__, __LINE__, #error, (error), (cqe))
@@ -56,7 +56,7 @@ int test_main(int argc, char **argv, const struct test *tests, size_t count);
         return test_main(argc, argv, tests, sizeof(tests) / sizeof(tests[0])); \
     }
 
-/* Under a sanitizer or valgrind: time and address space are not what they are. */
+/* Under a sanitizer or valgrind: time and address space differ from a plain run. */
 int test_is_instrumented(void);
 /* Whether the drives are files of ours, and not those of STN_TEST_DRIVES. */
 int test_has_files(void);

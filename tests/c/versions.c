@@ -13,7 +13,7 @@
 #define SET_LATER(object, value) ((void)(value))
 #endif
 
-/* A structure with guard bytes behind it. */
+/* A structure followed by guard bytes. */
 #define GUARDED(type, name) \
     struct { \
         struct type s; \
@@ -59,7 +59,7 @@ static void facts(void)
     CHECK(segment.s.len_bytes == 100000 && segment.s.shards == 2);
     CHECK_GUARD(segment);
 #ifdef LATER
-    /* What a library of before does not know is zero. */
+    /* A field that an earlier library does not know is zero. */
     CHECK(info.s.later == (library_is_later() ? 7u : 0u));
     CHECK(checkpoint.s.later == (library_is_later() ? 7u : 0u));
 #endif

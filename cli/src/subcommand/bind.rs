@@ -18,20 +18,20 @@ use crate::options::Group;
 const EXAMPLES: &str = "\
 Examples:
   stanchion bind --drive /dev/nvme1n1 --drive pcie:0000:05:00.0      give both to vfio-pci
-  stanchion bind --drive /dev/nvme1n1 --dry-run                      show every write to sysfs, write nothing
+  stanchion bind --drive /dev/nvme1n1 --dry-run                      show the writes to sysfs
   stanchion bind --drive /dev/nvme1n1 --serial S4EWNX0R --force      although it holds data
 
-Nothing on the drive is changed. A drive that is mounted, swapped on, part of an LVM volume, an md or
-dm device, or open in a process is always refused. One that is partitioned, or holds anything but a
-pool, needs --serial and --force. A bind lasts until `stanchion unbind` or a reboot.";
+Nothing on the drive is changed. A drive that is mounted, swapped on, part of an LVM volume, an md
+or dm device, or open in a process is always refused. A drive that is partitioned, or holds anything
+but a pool, needs --serial and --force. A bind lasts until `stanchion unbind` or a reboot.";
 
 /// The drivers to choose from.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 enum Driver {
-    /// With an IOMMU, the drive reaches only the memory that Stanchion gives it
+    /// With an IOMMU: the drive can access only Stanchion's buffers
     #[value(name = "vfio-pci")]
     VfioPci,
-    /// The drive reaches any memory; for machines without vfio-pci
+    /// The drive can access any memory; for machines without vfio-pci
     #[value(name = "uio_pci_generic")]
     UioPciGeneric,
 }

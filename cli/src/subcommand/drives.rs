@@ -20,7 +20,7 @@ use crate::survey::{in_use, table};
 const EXAMPLES: &str = "\
 Examples:
   stanchion drives                                           the drives of this machine
-  stanchion drives --drive /dev/nvme1n1 --drive a.img        and what these hold
+  stanchion drives --drive /dev/nvme1n1 --drive a.img        also what these two hold
 
 The first list opens nothing. The second reads the ends of each drive and changes nothing.";
 

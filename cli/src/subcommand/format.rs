@@ -20,8 +20,8 @@ use crate::values::parse_size;
 
 const EXAMPLES: &str = "\
 Examples:
-  stanchion format --drive a.img --drive b.img --size 1GiB --yes    files, made of that size
-  stanchion format --drive /dev/nvme1n1 --drive /dev/nvme2n1        asks for the last 4 of each serial
+  stanchion format --drive a.img --drive b.img --size 1GiB --yes    makes files of that size
+  stanchion format --drive /dev/nvme1n1 --drive /dev/nvme2n1        asks for the end of each serial
   stanchion format --redundancy mirror --drive /dev/nvme1n1 --drive /dev/nvme2n1
   stanchion format --drive /dev/nvme1n1 --dry-run                   shows what is there, and stops
 

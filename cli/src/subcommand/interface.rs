@@ -16,9 +16,9 @@ pub trait Subcommand: Args {
     /// The shared options that it uses; those of output are always among them.
     const GROUPS: &'static [Group];
 
-    /// Does it.
+    /// Runs it.
     ///
     /// # Errors
-    /// Whatever kept it from doing all of what was asked.
+    /// Why it did not do all of what was asked.
     fn run(&self, context: &Context) -> Result<(), CommandError>;
 }

@@ -41,7 +41,7 @@ struct Record {
     generation: u64,
     /// "whole", "one_copy" or "lost".
     availability: &'static str,
-    /// Serials of the missing drives that have what is lost.
+    /// Serials of the missing drives that hold the lost data.
     needed_serials: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ impl Subcommand for List {
     }
 }
 
-/// Where all data is there, the table does not say so in every row.
+/// Where all data is present, the table has no column for it.
 fn table(checkpoints: &[CheckpointInfo]) -> String {
     let all_whole = checkpoints.iter().all(|info| info.health == Availability::Whole);
     let mut header = vec!["CHECKPOINT", "SIZE", "PARTICIPANTS", "COMMITTED", "GENERATION"];

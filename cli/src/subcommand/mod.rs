@@ -37,7 +37,7 @@ pub struct Entry {
     pub groups: &'static [Group],
     /// Its command line: first its own options, then the shared ones.
     pub command: fn() -> Command,
-    /// Reads its own arguments and does it.
+    /// Reads its own arguments and runs it.
     pub run: fn(&ArgMatches, &Context) -> Result<(), CommandError>,
 }
 

@@ -93,12 +93,12 @@ struct Plan {
     interval_seconds: f64,
     /// The trainer waits for the whole save.
     synchronous: Stall,
-    /// The save overlaps with the next iterations, and the trainer waits for what is left of it.
+    /// The save overlaps with the next iterations, and the trainer waits for the rest.
     overlapped: Stall,
     /// Iterations between checkpoints that lose least, when saves are overlapped and when not.
     best_every_synchronous: f64,
     best_every_overlapped: f64,
-    /// Work that a failure costs: half an interval, restart, restore.
+    /// Work that one failure costs: half an interval, restart, restore.
     lost_seconds_per_failure: f64,
     lost_seconds_per_day: f64,
     drive_bytes_per_day: u64,
@@ -149,7 +149,7 @@ impl Plan {
             synchronous,
             overlapped,
             best_every_synchronous: best.max(1.0),
-            // Nothing is lost by saving as often as the drives can: the save just has to fit.
+            // Saving as often as the drives can costs nothing: the save just has to fit.
             best_every_overlapped: (save_seconds / args.iteration).ceil().max(1.0),
             lost_seconds_per_failure,
             lost_seconds_per_day: lost_seconds_per_failure * args.failures_per_day,

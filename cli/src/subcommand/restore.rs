@@ -33,8 +33,8 @@ Examples:
   stanchion restore llama -o newest/                      the newest step of llama
   stanchion restore llama@100 -o part/ --shard 'model*'   only some of its files
 
-Every byte is checked. Damage ends the command with code 3, says which bytes are damaged, and no file
-appears. Where participants have shards of the same name, all shards of participant N go to
+Every byte is checked. If bytes are damaged, the command names them, writes no file, and ends with
+code 3. Where participants have shards of the same name, all shards of participant N go to
 DIR/rankN/.";
 
 /// Arguments of `stanchion restore`.
@@ -161,7 +161,7 @@ fn exists(path: &Path) -> CommandError {
     CommandError::Refused(format!("{} exists; pass --force to replace it", path.display()))
 }
 
-/// The shards that were asked for, each with its path, by participant and offset. All names are
+/// The requested shards, each with its path, by participant and offset. All names are
 /// checked before anything is written.
 fn choose(
     name: &CheckpointName,
@@ -214,7 +214,7 @@ fn choose(
     Ok(targets)
 }
 
-/// A name that leads out of the directory, or that no file can have, is not written.
+/// Refuses a name that leads out of the directory, or that no file can have.
 fn check_file_name(checkpoint: &CheckpointName, name: &str) -> Result<(), CommandError> {
     const MAX_FILE_NAME_BYTES: usize = 255;
     let is_plain = !name.is_empty()
@@ -240,7 +240,7 @@ struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    /// Takes bytes of a segment, in order, which all belong to files.
+    /// Writes bytes of a segment, in order, which all belong to files.
     fn write(
         &mut self,
         participant: u32,
@@ -264,7 +264,7 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// Makes the participant's files that are left, which are empty.
+    /// Makes the participant's remaining files, which are empty.
     fn finish_empty(&mut self, participant: u32) -> Result<(), CommandError> {
         while self.open_next(participant, u64::MAX)? {
             self.close();

@@ -17,7 +17,8 @@ Examples:
   stanchion rm llama@100 --drive /data/a.img --drive /data/b.img
   stanchion rm llama@100 llama@200 --yes     without a question; needed where there is no terminal
 
-When the command ends they are durably gone. If one of them does not exist, none is removed.";
+When the command ends, the checkpoints are durably removed. If one of them does not
+exist, none is removed.";
 
 /// Arguments of `stanchion rm`.
 #[derive(Args, Debug)]

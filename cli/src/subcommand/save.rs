@@ -2,8 +2,7 @@
 //! `stanchion save`: files become the shards of one checkpoint.
 //!
 //! The files lie in the segment one after the other, in the order given. They are read while
-//! earlier bytes of them are being written. A file that changes meanwhile is noticed, and the save
-//! fails.
+//! earlier bytes of them are being written. If a file changes meanwhile, the save fails.
 
 use std::collections::HashSet;
 use std::fs::{self, File, Metadata};
@@ -31,7 +30,8 @@ Examples:
   stanchion save llama@200 shard-*.bin --buffer-size 256MiB --json
 
 Each file becomes a shard under its base name. The checkpoint is visible, and the command ends with
-code 0, when everything is durable on every drive. Until then Ctrl-C ends the save and leaves nothing.";
+code 0, when everything is durable on every drive. Until then Ctrl-C ends the save and leaves
+nothing.";
 
 /// Arguments of `stanchion save`.
 #[derive(Args, Debug)]
@@ -52,7 +52,7 @@ pub struct Save {
 struct Source {
     path: PathBuf,
     name: String,
-    /// As it was when its space was reserved.
+    /// Its metadata when its space was reserved.
     metadata: Metadata,
 }
 
@@ -149,7 +149,7 @@ fn pack(sources: &[Source]) -> Vec<Shard> {
 }
 
 impl Source {
-    /// The file, if it is still the one that was looked at.
+    /// Opens the file, if it is still the one whose size was read.
     fn open(&self) -> Result<File, CommandError> {
         let file = File::open(&self.path).map_err(|error| self.failed(error))?;
         self.check_unchanged(&file)?;

@@ -30,7 +30,7 @@ pub struct Show {
     name: Option<String>,
 }
 
-/// Either is there, and the other is null.
+/// One of the two is null.
 #[derive(Default, Serialize)]
 struct Report {
     pool: Option<PoolRecord>,

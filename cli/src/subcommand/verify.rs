@@ -19,12 +19,12 @@ Examples:
   stanchion verify --drive /data/a.img --drive /data/b.img    the whole pool
   stanchion verify llama@100                                  one checkpoint
   stanchion verify --repair                                   repair what has a sound copy
-  stanchion verify --repair --replacement /data/new.img       put a drive in the place of a lost one
+  stanchion verify --repair --replacement /data/new.img       replace a lost drive
 
 Without --repair nothing is written. Metadata has a copy on every drive; data has a second copy in a
-mirror only. --replacement takes a drive into the pool, in the place of a drive that is missing, and
-fills it; the missing drive itself, when it is back, is taken in the same way. Its data can be filled
-in from a mirror only. The command ends with code 3 if anything is still damaged.";
+mirror only. --replacement adds a drive to the pool in place of a missing one, and fills it. Add the
+missing drive itself in the same way when it is back. Only a mirror has the data to fill a drive.
+The command ends with code 3 if anything is still damaged.";
 
 /// Arguments of `stanchion verify`.
 #[derive(Args, Debug)]
@@ -36,10 +36,10 @@ pub struct Verify {
     /// Rewrite damaged copies of metadata and data from sound ones
     #[arg(long)]
     repair: bool,
-    /// Take this drive into the pool, in the place of a missing one, and fill it
+    /// Add this drive to the pool in place of a missing one, and fill it
     #[arg(long, value_name = "ADDRESS", requires = "repair", conflicts_with = "name")]
     replacement: Option<String>,
-    /// Take the replacement even if it holds data, which is lost
+    /// Use the replacement although it holds data; the data is lost
     #[arg(long, requires = "replacement")]
     force: bool,
 }
@@ -57,7 +57,7 @@ struct Report {
     lost_generation: Option<u64>,
 }
 
-/// All that was found, on opening the pool and after.
+/// All damage found, when the pool was opened and after.
 #[derive(Default)]
 struct Findings {
     damages: Vec<Damage>,
@@ -76,12 +76,12 @@ impl Findings {
                 Notice::FellBack { lost, .. } => {
                     found.fell_back = Some((lost.0, notice.to_string()));
                 }
-                // What is being rebuilt now is no news.
+                // The report says it: the drive has been rebuilt.
                 Notice::Rebuilding { .. } if !report.rebuilt.is_empty() => {}
                 _ => output.pool_notice(notice),
             }
         }
-        // What was met on opening the pool is met again, unless it belongs to a lost generation.
+        // Damage found at opening is found again, unless it belongs to a lost generation.
         let add = |to: &mut Vec<Damage>, from: &[Damage]| {
             for damage in from {
                 if !to.iter().any(|known| is_same_place(known, damage)) {
@@ -121,7 +121,7 @@ impl Findings {
         for damage in &self.damages {
             output.text(plain(&damage.to_string()))?;
         }
-        // What was missing on a drive that is new is no news, one by one.
+        // On a new drive everything was missing: one line below, not one for each range.
         let is_rebuilt = |damage: &&Damage| report.rebuilt.contains(&damage.serial);
         for damage in self.repaired.iter().filter(|damage| !is_rebuilt(damage)) {
             output.text(plain(&format!("repaired from its copy: {damage}")))?;

@@ -35,7 +35,7 @@ pub struct Outcome {
 impl Outcome {
     pub fn new(output: Output) -> Outcome {
         let outcome = Outcome {
-            // A signal is no exit: none of these runs may end by one.
+            // A signal is not an exit: none of these runs may end by one.
             code: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8(output.stdout).unwrap(),
             stderr: String::from_utf8(output.stderr).unwrap(),
@@ -96,7 +96,7 @@ impl Place {
         Place { directory: tempfile::tempdir().unwrap(), drives: Vec::new() }
     }
 
-    /// A pool of so many drives.
+    /// A pool of this many drives.
     pub fn with_pool(drives: usize) -> Place {
         Place::with_pool_of(drives, DRIVE_BYTES)
     }
@@ -142,7 +142,7 @@ impl Place {
         command
     }
 
-    /// The command with these arguments and the pool's drives. Huge pages are left to others.
+    /// The command with these arguments and the pool's drives, without huge pages.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.bare(arguments);
         command.args(page_options(arguments));
@@ -160,7 +160,7 @@ impl Place {
         Outcome::new(self.bare(arguments).output().unwrap())
     }
 
-    /// Starts it, with its output kept for [`Place::finish`].
+    /// Starts the command, with its output kept for [`Place::finish`].
     pub fn start(&self, arguments: &[&str]) -> Child {
         let mut command = self.command(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
@@ -201,7 +201,7 @@ impl Place {
     }
 }
 
-/// Leaves huge pages to others, for the subcommands that take any.
+/// Turns huge pages off, for the subcommands that take any.
 pub fn page_options(arguments: &[&str]) -> &'static [&'static str] {
     const WITHOUT_POOL: [&str; 7] =
         ["bind", "doctor", "drives", "format", "plan", "unbind", "version"];
@@ -218,7 +218,7 @@ pub fn run(mut command: Command) -> Outcome {
 }
 
 /// Waits until a counter of the process in /proc/PID/io (`rchar`: bytes read, `wchar`: written) has
-/// reached so many bytes.
+/// reached this many bytes.
 pub fn wait_for_io(child: &Child, counter: &str, bytes: u64) {
     let path = format!("/proc/{}/io", child.id());
     let deadline = Instant::now() + Duration::from_secs(60);

@@ -108,8 +108,7 @@ impl Places {
         file.write_all_at(&[byte[0] ^ 0x40], offset_bytes).unwrap();
     }
 
-    /// Changes a block, and its hash with it, as a program of another version would have written
-    /// it.
+    /// Changes a block and its hash, as a program of another version would have written it.
     pub fn rewrite(&self, (drive, offset_bytes): At, change: impl FnOnce(&mut [u8])) {
         let file = OpenOptions::new().read(true).write(true).open(&self.files[drive]).unwrap();
         let mut block = read(&file, offset_bytes, BLOCK_BYTES);

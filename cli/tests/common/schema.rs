@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The schemas of docs/json, and what the command prints held against them.
+//! The schemas of docs/json, and a check of the command's output against them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,7 +13,7 @@ pub struct Schemas {
     pub used: BTreeSet<String>,
 }
 
-/// Allows no keys but those that the schema names: a key that is not in the page is a mistake here,
+/// Allows only the keys that the schema names: a key that the page lacks is a mistake here,
 /// although users must expect new ones.
 fn close(schema: &mut Value) {
     if let Some(object) = schema.as_object_mut() {
@@ -55,7 +55,7 @@ impl Schemas {
         self.schemas.iter().map(|(name, (schema, _))| (name, schema))
     }
 
-    /// Holds a document against the schema that it names.
+    /// Validates a document against the schema that it names.
     #[track_caller]
     pub fn check(&mut self, document: &Value) -> String {
         let name = document["schema"].as_str().unwrap_or_default();

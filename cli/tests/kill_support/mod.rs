@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Kill-and-reopen: the real command is killed (SIGKILL) at random instants, and what the next
-//! process finds is held against a model of what was acknowledged.
+//! process finds is compared with a model of what was acknowledged.
 //!
 //! - The model knows only what commands said when they ended with code 0. It shares no code with
 //!   the engine: contents are bytes that this test made, space is counted from their lengths.
-//! - An instant is drawn uniformly over the duration of the operation, as measured in runs that
-//!   nobody meant to kill. An operation that ends before its instant counts as finished, and is the
-//!   new measure; each kill lengthens it a little. So it follows a machine whose load changes, and
+//! - An instant is drawn uniformly over the duration of the operation, as measured in runs
+//!   without a kill. An operation that ends before its instant counts as finished, and its duration
+//!   is the new measure; each kill lengthens it a little. So it follows the machine's load, and
 //!   instants fall on the end of an operation as often as on its beginning.
-//! - Everything random comes from one seed, which is printed. `STANCHION_TEST_SEED` gives it again:
-//!   the same operations, contents and instants; where in the code an instant falls is up to the
+//! - Everything random comes from one seed, which is printed. `STANCHION_TEST_SEED` sets it:
+//!   the same operations, contents and instants; where in the code an instant falls depends on the
 //!   machine.
-//! - The live checkpoints leave room for one large save and little more, so space that a dead
-//!   process kept would soon make a save fail, and any failure that is not a kill fails the test.
+//! - The live checkpoints leave room for one large save and little more: space that a dead process
+//!   kept would soon make a save fail. Any failure that is not a kill fails the test.
 
 // Each test file uses its own part of this.
 #![allow(dead_code)]
@@ -31,8 +31,8 @@ use operation::{Kind, Operation, Step};
 pub use rig::Rig;
 use rig::{Ended, MIB};
 
-/// What a kill makes of the duration that instants are drawn from. A finished operation takes it
-/// back: about one in eight finishes.
+/// A kill multiplies the duration that instants are drawn from by this. A finished operation resets
+/// it: about one in eight finishes.
 const LENGTHENED: f64 = 1.03;
 
 /// Pieces of random numbers (SplitMix64).
@@ -54,11 +54,11 @@ impl Numbers {
 
 /// How long to go on, and how much to look at after each kill.
 pub struct Plan {
-    /// Ends when so many operations were killed; without it, after `rounds`.
+    /// Ends when this many operations were killed; without it, after `rounds`.
     pub kills: Option<u64>,
     pub rounds: u64,
     /// Every how many rounds the pool is listed and verified, and one checkpoint is restored. In
-    /// each round it is settled what became of a step that was cut short.
+    /// each round the outcome of a killed step is checked.
     pub look_every: u64,
     /// Every how many rounds every checkpoint is restored.
     pub restore_every: u64,
@@ -96,7 +96,7 @@ impl Plan {
         plan.with_environment()
     }
 
-    /// A process takes most of a second until SPDK runs, so fewer of them look after each kill.
+    /// SPDK takes most of a second to start, so fewer processes look at the pool after each kill.
     pub fn spdk() -> Plan {
         let plan = Plan {
             look_every: 10,
@@ -121,13 +121,13 @@ struct Counts {
     acknowledged: u64,
 }
 
-/// What became of the operations of one kind.
+/// The outcomes of the operations of one kind.
 #[derive(Default, Clone, Copy)]
 struct Tally {
     finished: u64,
-    /// Killed, and the step that was cut short is not to be seen.
+    /// Killed, and the killed step left nothing visible.
     undone: u64,
-    /// Killed, and the step that was cut short is to be seen.
+    /// Killed, and the killed step is visible as a whole.
     done: u64,
     /// Killed, and neither (a format that left no pool; a part of several removals).
     between: u64,
@@ -144,7 +144,7 @@ struct Test {
     names: u64,
 }
 
-/// Runs it, and panics where the next process finds what it must not.
+/// Runs the test; panics when the next process finds a state that is not allowed.
 pub fn run(name: &str, rig: Rig, plan: Plan) {
     let seed = match std::env::var("STANCHION_TEST_SEED") {
         Ok(text) => text.parse().expect("STANCHION_TEST_SEED is a number"),
@@ -203,8 +203,7 @@ impl Test {
         // Shown when an assertion below fails.
         self.rig.context = what;
         let (cut_short, took) = self.perform(&operation, Some(instant));
-        // In a process of its own, right after: it has to open the pool, or find that there is
-        // none.
+        // In a new process, right after the kill: it must open the pool, or find none.
         let mut seen = Seen::look(&self.rig);
         let round = self.counts.rounds;
         let look = round.is_multiple_of(self.plan.look_every);
@@ -234,8 +233,8 @@ impl Test {
         }
     }
 
-    /// Runs the steps, killing the one that runs at `instant`. Gives that step, and the time that
-    /// the processes took.
+    /// Runs the steps, and kills the one that runs at `instant`. Returns that step, and the time
+    /// that the processes took.
     fn perform<'a>(
         &mut self,
         operation: &'a Operation,
@@ -258,7 +257,7 @@ impl Test {
         (None, took)
     }
 
-    /// Decides by what is seen what became of the step that was cut short.
+    /// Decides from what is visible how the killed step ended.
     fn settle(&mut self, kind: Kind, step: &Step, seen: &Seen, look: bool) {
         let fate = self.model.settle(step, seen, &self.rig.context);
         let tally = &mut self.tallies[kind as usize];
@@ -271,7 +270,7 @@ impl Test {
             match fate {
                 Fate::Undone if look => drop(self.rig.run(&["show", name]).fails(&self.rig, 10)),
                 Fate::Undone => {}
-                // Whole, although nobody was told.
+                // Complete, although not acknowledged.
                 Fate::Done | Fate::Between => self.rig.restores(name, files),
             }
         }
@@ -281,8 +280,8 @@ impl Test {
         self.perform(&Operation(vec![Step::Format { force }]), None);
     }
 
-    /// Holds what the pool lists and gives back against the model. `repairs`: labels may have been
-    /// erased in part, which opening for writing mends.
+    /// Compares what the pool lists and restores with the model. `repairs`: labels may have been
+    /// erased in part, which opening for writing repairs.
     fn look(&mut self, restore_all: bool, repairs: bool) {
         self.model.check_list(&self.rig);
         let count = self.model.checkpoints().count() as u64;

@@ -16,14 +16,14 @@ pub type Files = Vec<(String, Vec<u8>)>;
 pub struct Model {
     /// Its identity; none while the drives hold no pool.
     pool: Option<String>,
-    /// The newest generation that anybody was told of.
+    /// The newest acknowledged generation.
     generation: u64,
     capacity_bytes: u64,
     chunk_bytes: u64,
     checkpoints: BTreeMap<String, Files>,
 }
 
-/// What became of a step that was cut short.
+/// How a killed step ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     Undone,
@@ -87,7 +87,7 @@ impl Model {
         *self = Model::default();
     }
 
-    /// The command ended with code 0 and said this.
+    /// The command ended with code 0 and printed this.
     pub fn acknowledge(&mut self, step: &Step, said: &Value) {
         match step {
             Step::Save { name, files } => {
@@ -121,8 +121,8 @@ impl Model {
         self.generation = generation;
     }
 
-    /// The step was cut short, and this is seen now: one of the states that the step may leave.
-    /// From now on the model is that state.
+    /// The step was killed, and this is visible now: one of the states that the step may leave. The
+    /// model becomes that state.
     pub fn settle(&mut self, step: &Step, seen: &Seen, context: &str) -> Fate {
         let before = self.checkpoints.len();
         match (step, seen) {
@@ -135,8 +135,8 @@ impl Model {
             }
             (Step::Format { .. }, Seen::Pool { pool, checkpoints, free_bytes, .. }) => {
                 assert_eq!(*checkpoints, 0, "{context}: a new pool has checkpoints");
-                // The drives and the defaults are those of every format of this test; all the
-                // chunk is needed for is counting, and an empty pool is free as a whole.
+                // The drives and the defaults are those of every format of this test; the
+                // chunk size is needed only for counting, and all of an empty pool is free.
                 *self = Model {
                     pool: Some(pool.clone()),
                     generation: 0,
@@ -171,7 +171,7 @@ impl Model {
         }
     }
 
-    /// What is seen is the model, and no generation went back.
+    /// What is visible equals the model, and the generation did not go back.
     pub fn check(&mut self, seen: &Seen, context: &str) {
         let Seen::Pool { pool, generation, checkpoints, free_bytes } = seen else {
             panic!("{context}: the pool is gone");

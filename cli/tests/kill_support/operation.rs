@@ -99,7 +99,7 @@ impl Test {
         }
     }
 
-    /// A save of so many bytes in one to three files. Older checkpoints make room for it.
+    /// A save of this many bytes in one to three files. Older checkpoints are removed to make room.
     fn save(&mut self, (low, high): (u64, u64)) -> Step {
         let len_bytes = self.numbers.between(low, high);
         while self.model.free_bytes() < len_bytes {

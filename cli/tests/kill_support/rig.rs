@@ -20,16 +20,16 @@ use super::target::Target;
 pub const MIB: u64 = 1 << 20;
 
 const DRIVES: usize = 2;
-/// No run of the command takes so long, on however busy a machine.
+/// No run of the command takes longer, even on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// Runs of a command that find no answer from the target in time.
 const CONNECT_TRIES: u32 = 5;
-/// Each block of a file starts with a number of its own, so that no other one can stand in for it.
+/// Each block of a file starts with a number of its own, so that no other block can take its place.
 const STAMPED_BYTES: usize = 4096;
 
 /// A directory with drives in it, reached through the kernel or through SPDK.
 pub struct Rig {
-    /// `None` once it is kept for somebody to look at.
+    /// `None` once it is kept for inspection.
     directory: Option<TempDir>,
     drive_bytes: u64,
     /// What `--drive` is given.
@@ -111,7 +111,7 @@ impl Rig {
         }
         let (count, size) = (DRIVES.to_string(), format!("{}M", drive_bytes / MIB));
         let backing = format!("aio:{}", rig.path().display());
-        // Its log lies beside the drives, and is kept with them.
+        // Its log is in the folder of the drives, and is kept with them.
         let options = ["--drives", &count, "--size", &size, "--backing", &backing];
         let target = Target::start_in(&rig.path().join("target"), &options)?;
         rig.drives = target.drives.iter().map(ToString::to_string).collect();
@@ -129,7 +129,7 @@ impl Rig {
         for drive in &self.drives {
             command.args(["--drive", drive]);
         }
-        // SPDK needs huge pages; otherwise they are left to others. `format` takes none.
+        // Only SPDK needs huge pages. `format` takes none.
         if self.target.is_none() && arguments.first() != Some(&"format") {
             command.args(["--huge-pages", "off"]);
         }
@@ -165,12 +165,11 @@ impl Rig {
         }
     }
 
-    /// Runs the command and kills it after `instant`, if it has not ended by then. Gives the time
-    /// that it ran, too. Whoever returns from here knows that the process is no more.
+    /// Runs the command and kills it after `instant`, if it has not ended by then. Also returns
+    /// how long it ran. When this returns, the process has ended.
     ///
-    /// SPDK gives a target two seconds to answer a connection, which one on a busy machine may
-    /// miss:
-    /// then nothing has happened yet, it is counted, and the command is run again.
+    /// SPDK gives a target two seconds to answer a connection, which a busy machine may miss. Then
+    /// nothing has happened yet; the miss is counted, and the command is run again.
     pub fn run_until(&self, arguments: &[String], instant: Option<Duration>) -> (Ended, Duration) {
         for _ in 0..CONNECT_TRIES {
             let ended = self.run_once(arguments, instant);
@@ -185,7 +184,7 @@ impl Rig {
 
     fn run_once(&self, arguments: &[String], instant: Option<Duration>) -> (Ended, Duration) {
         let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        // Files, not pipes: nobody has to read them for the command to go on.
+        // Files, not pipes: the command goes on although nothing reads them.
         let (stdout, stderr) = (self.path().join("stdout"), self.path().join("stderr"));
         let mut command = self.command(&words);
         command.stdout(File::create(&stdout).unwrap()).stderr(File::create(&stderr).unwrap());
@@ -267,8 +266,8 @@ impl Rig {
         }
     }
 
-    /// Takes the pool off the drives. Files are removed; drives that a target serves stay, and lose
-    /// all that lies around the data.
+    /// Removes the pool from the drives. Files are deleted; drives that a target serves stay, and
+    /// everything around their data is erased.
     pub fn blank(&self) {
         for drive in 0..DRIVES {
             let path = self.path().join(format!("drive{drive}.img"));

@@ -13,10 +13,10 @@ Examples:
   stanchion bench read --json
   stanchion bench ladder --size 1GiB --ranks 4      what each published remedy gains, and the stall
 
-A write is timed from the first byte to the durable commit; a read is verified. The bytes are random,
-and made once for each buffer before the clock starts. CPU seconds are those of all threads of this
-process. The ladder copies its bytes from ordinary memory on every rung; compute is simulated by
-sleeping.";
+A write is timed from the first byte to the durable commit; a read is verified. The bytes are
+random, and are made once for each buffer, before the clock starts. CPU seconds are those of all
+threads of this process. The ladder copies its bytes from ordinary memory on every rung; compute
+is simulated by sleeping.";
 
 /// Arguments of `stanchion bench`.
 #[derive(Args, Debug)]
@@ -37,7 +37,7 @@ pub struct Bench {
     /// Ladder: ranks that divide a checkpoint
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub ranks: u32,
-    /// Ladder: seconds of compute of an iteration [default: 1.5 times those of a save]
+    /// Ladder: seconds of compute in each iteration [default: 1.5 times the slowest save]
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     pub compute: Option<f64>,
     /// Ladder: file that the rungs without a pool write [default: one in the folder of a drive
@@ -53,6 +53,6 @@ pub(super) enum What {
     Write,
     /// Restoring into memory, verified
     Read,
-    /// Saving with one remedy after the other
+    /// Saving, with the published remedies added one at a time
     Ladder,
 }

@@ -4,8 +4,8 @@
 //!
 //! The first three rungs write a scratch file, as a program without an engine would; the others
 //! save through the pool, commit included. Every rung copies the bytes once from ordinary memory,
-//! which stands for the device's. Rounds go over all rungs in turn, so that a machine that becomes
-//! slower becomes so for all of them.
+//! which stands for the device's. Each round runs all rungs in turn, so that a machine that slows
+//! down slows all of them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -134,20 +134,20 @@ struct Ladder<'a> {
     name: CheckpointName,
 }
 
-/// Removes the scratch file however the ladder ends.
+/// Removes the scratch file, also after an error.
 struct RemoveFile<'a>(&'a Path);
 
 impl Drop for RemoveFile<'_> {
     fn drop(&mut self) {
-        // It is gone already if it was never made.
+        // Fails harmlessly if it was never made.
         let _ = std::fs::remove_file(self.0);
     }
 }
 
-/// Runs it.
+/// Runs the ladder.
 ///
 /// # Errors
-/// Whatever failed; scratch file and checkpoint are gone all the same.
+/// The first failure; scratch file and checkpoint are removed in any case.
 pub fn run(
     args: &Bench,
     pool: &Pool,
@@ -188,7 +188,7 @@ pub fn run(
     report(&ladder, &times, &iterations, output)
 }
 
-/// Of one iteration: what was asked for, or longer than the saves that were seen.
+/// Of one iteration: the given time, or longer than the measured saves.
 fn compute(args: &Bench, seen: &[Iteration]) -> Option<Duration> {
     if let Some(seconds) = args.compute {
         return Some(Duration::from_secs_f64(seconds));
@@ -208,11 +208,11 @@ fn scratch_file(args: &Bench, drives: &[DriveAddress]) -> Result<PathBuf, Comman
         }
         return Ok(path.clone());
     }
-    let beside = drives.iter().find_map(|drive| match drive {
+    let found = drives.iter().find_map(|drive| match drive {
         DriveAddress::Path(path) if path.is_file() => path.parent().map(Path::to_owned),
         _ => None,
     });
-    let folder = beside.ok_or_else(|| {
+    let folder = found.ok_or_else(|| {
         CommandError::Usage(
             "pass --scratch FILE, on a file system of a similar drive: the first rungs write it"
                 .into(),
@@ -248,7 +248,7 @@ impl Ladder<'_> {
     }
 
     /// Makes the file and writes it once: the first write of a block also changes the file system's
-    /// own records, and no rung is to pay for that.
+    /// own records, and no rung should pay for that.
     fn prepare_file(&self) -> Result<(), CommandError> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
@@ -332,7 +332,7 @@ impl Ladder<'_> {
                 file.sync_data().map_err(|error| self.failed(error))
             });
             for (offset_bytes, len_bytes) in self.pieces() {
-                // A writer that ended has failed, and says why below.
+                // A writer that ended early has failed; its error is returned below.
                 let Ok(mut buffer) = free.recv() else { break };
                 self.copy(&mut buffer.as_mut_slice()?[..len_bytes], offset_bytes);
                 if to_writer.send((buffer, offset_bytes, len_bytes)).is_err() {
@@ -428,7 +428,7 @@ impl Ladder<'_> {
             let started = Instant::now();
             let save = std::thread::scope(|scope| {
                 let saving = scope.spawn(|| self.save_with(&mut sessions));
-                // The device computes; the processors are free, but for what feeds it.
+                // The device computes; the processors are free, but for the thread that feeds it.
                 std::thread::sleep(compute);
                 // The step that changes the weights waits here.
                 saving

@@ -70,7 +70,7 @@ impl Subcommand for Bench {
         let (output, interrupt) = (context.output, &context.interrupt);
         let pool = context.open(PoolMode::ReadWrite)?;
         interrupt.defer();
-        // A scratch checkpoint that a killed run has left stays, and its number is not used again.
+        // A scratch checkpoint that a killed run left stays; its number is not used again.
         let step = pool.latest(SCRATCH).map_or(Some(0), |left| left.name.step.checked_add(1));
         let step = step.ok_or_else(|| {
             CommandError::Failed(format!("{SCRATCH} has no step left; remove its last one"))

@@ -9,7 +9,7 @@ use crate::error::CommandError;
 pub struct Scratch<'pool> {
     pool: &'pool Pool,
     pub(super) name: CheckpointName,
-    /// It was saved, and not removed yet.
+    /// Whether it was saved and not removed yet.
     pub exists: bool,
 }
 

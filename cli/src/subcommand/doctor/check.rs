@@ -18,7 +18,7 @@ pub enum Status {
     Skip,
     /// It works, but worse than it could, or may stop working.
     Warn,
-    /// What was asked for cannot work.
+    /// What the user wants cannot work.
     Fail,
 }
 
@@ -85,7 +85,7 @@ impl Check {
         Check::new(name, Status::Skip, evidence)
     }
 
-    /// A failure where it is needed, else a remark that counts as skipped.
+    /// A failure where it is needed; otherwise the check counts as skipped.
     pub fn lacking(name: &'static str, needed: bool, evidence: impl Into<String>) -> Check {
         Check::new(name, if needed { Status::Fail } else { Status::Skip }, evidence)
     }
@@ -117,7 +117,7 @@ pub struct Needs {
     pub kernel: bool,
 }
 
-/// The machine below a directory, which is `/` but in tests.
+/// The machine below a directory: `/`, except in tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Root<'a>(pub &'a Path);
 

@@ -20,7 +20,7 @@ const WORN_PERCENT: u8 = 90;
 /// The NVMe controllers of the machine, given or not.
 pub fn functions(root: Root<'_>) -> Vec<NvmeFunction> {
     let addresses = pci::nvme_functions(root.0);
-    // One that is unplugged meanwhile is not there any more.
+    // A drive that was unplugged meanwhile is left out.
     addresses.iter().filter_map(|address| pci::nvme_function(root.0, address).ok()).collect()
 }
 

@@ -88,7 +88,7 @@ fn io_uring(root: Root<'_>, needs: Needs, tried: std::io::Result<()>) -> Check {
     let setting = root.number("/proc/sys/kernel/io_uring_disabled");
     let Err(error) = tried else { return Check::ok(NAME, "a ring was set up") };
     let said = setting.map_or_else(String::new, |n| format!(", kernel.io_uring_disabled={n}"));
-    // Threads do the same then, and the command says so.
+    // The engine then uses threads instead, and prints a notice.
     let status = if needs.kernel { Status::Warn } else { Status::Skip };
     let evidence = format!("{error}{said}: blocking threads do the I/O of kernel drives instead");
     Check::new(NAME, status, evidence).fix(match setting {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `stanchion doctor`: what keeps this machine, and the given drives, from being used. Changes
+//! `stanchion doctor`: whether this machine and the given drives are ready for use. Changes
 //! nothing.
 
 mod check;
@@ -25,13 +25,13 @@ use crate::output::{self, plain};
 const EXAMPLES: &str = "\
 Examples:
   stanchion doctor                                            this machine
-  stanchion doctor --drive pcie:0000:04:00.0                  and whether this drive can be used, by SPDK
-  stanchion doctor --drive /dev/nvme1n1 --json                or by the kernel
+  stanchion doctor --drive pcie:0000:04:00.0                  also whether SPDK can use this drive
+  stanchion doctor --drive /dev/nvme1n1 --json                also whether the kernel can use it
 
-Each line is ok, warn (it works, but worse than it could), fail (what was asked for cannot work) or skip
-(not needed for these drives). The commands that fix what is not ok stand after the table. Nothing is
-changed; a drive of SPDK is attached to read its state, which resets it. The exit code is that of what
-failed: 11 for a drive in use, 10 for one that does not exist, else 13.";
+Each line is ok, warn (it works, but worse than it could), fail (it cannot work) or skip (not needed
+for these drives). The commands that fix what is not ok follow the table. Nothing is changed; a
+drive of SPDK is attached to read its state, which resets it. The exit code is that of the failed
+checks: 11 for a drive in use, 10 for a drive that does not exist, otherwise 13.";
 
 /// `stanchion doctor` has no arguments of its own.
 #[derive(Args, Debug)]
@@ -45,8 +45,7 @@ struct Report {
 
 impl Subcommand for Doctor {
     const NAME: &'static str = "doctor";
-    const ABOUT: &'static str =
-        "Check what keeps this machine, and the given drives, from being used";
+    const ABOUT: &'static str = "Check whether this machine and the given drives are ready for use";
     const GROUPS: &'static [Group] = &[Group::Drives, Group::Output];
 
     fn run(&self, context: &Context) -> Result<(), CommandError> {
@@ -62,8 +61,8 @@ impl Subcommand for Doctor {
     }
 }
 
-/// Fails as the failed checks do: with their kind where it is the same for all of them, else as a
-/// machine that is not ready.
+/// The error of the failed checks: of their kind where all have the same, else "environment not
+/// ready".
 fn verdict(checks: &[Check]) -> Result<(), CommandError> {
     let mut kinds = checks.iter().filter(|c| c.status == Status::Fail).map(|check| check.kind);
     let count = kinds.clone().count();
@@ -130,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// A made machine.
+    /// A simulated machine.
     pub struct Tree(tempfile::TempDir);
 
     impl Tree {
