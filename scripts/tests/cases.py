@@ -537,5 +537,6 @@ ALL = (
     a_target_on_files_keeps_them,
     a_build_that_fails_is_not_a_finding,
     valgrind_that_fails_is_heard,
-    two_builds_in_two_folders_are_the_same_bytes,
 )
+# Two release builds from nothing, a quarter of an hour on two cores.
+LONG = (two_builds_in_two_folders_are_the_same_bytes,)
