@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whole segments in one call: [`Pool::save`] and [`Pool::restore`], and the [`BulkSession`] behind
-//! them.
+//! Whole segments in one call: [`crate::Pool::save`] and [`crate::Pool::restore`], and the
+//! [`BulkSession`] that does both.
 //!
 //! - Memory is bounded: a fixed number of equal buffers from the session's memory, several of them
 //!   in flight at once.
