@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// ten seconds later.
 pub(crate) const LINGER: Duration = Duration::from_secs(30);
 pub(crate) const LINGER_LOOK: Duration = Duration::from_millis(5);
+/// The same for a lock whose holder /proc does not show: a pid namespace hides ended processes, and
+/// live ones of other namespaces.
+pub(crate) const UNSEEN_LINGER: Duration = Duration::from_secs(2);
 
 /// A device number as the kernel prints it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use crate::device::{DriveInfo, OpenMode};
 use crate::error::Error;
 use crate::host::location::{open_location, reopen};
-use crate::host::sysfs::{self, DeviceNumber, Holders, LINGER, LINGER_LOOK, System};
+use crate::host::sysfs::{self, DeviceNumber, Holders, LINGER, LINGER_LOOK, System, UNSEEN_LINGER};
 use crate::limits::{BLOCK_BYTES, MAX_CHUNK_BYTES};
 use crate::units::{is_block_aligned, round_down};
 
@@ -231,6 +231,8 @@ fn persist<T>(
         let patience = match holders {
             Holders::Ended => LINGER,
             Holders::Alive if metadata.file_type().is_file() => Duration::ZERO,
+            // EBUSY is the kernel's own claim, such as a mount, which no ended process leaves.
+            Holders::Unknown if error.raw_os_error() == Some(libc::EWOULDBLOCK) => UNSEEN_LINGER,
             Holders::Alive | Holders::Unknown => BRIEFLY,
         };
         if seen.1.elapsed() >= patience || started.elapsed() >= 2 * LINGER {

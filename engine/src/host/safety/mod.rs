@@ -11,11 +11,12 @@
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::time::Instant;
 
 use serde::Serialize;
 
 use super::location::{open_location, reopen};
-use super::sysfs::{self, DeviceNumber, System};
+use super::sysfs::{self, DeviceNumber, LINGER_LOOK, System, UNSEEN_LINGER};
 use crate::error::Error;
 
 mod signature;
@@ -183,11 +184,19 @@ pub(crate) fn inspect_block_device(system: &System, device: DeviceNumber) -> Vec
     found
 }
 
-/// Whether a process holds a lock on it that /proc does not show us (another pid namespace). The
-/// lock that this takes for the test is released when it returns.
+/// Whether a process holds a lock on it that /proc does not show us (another pid namespace). It may
+/// have ended with I/O in flight, so the lock gets a moment to be released. The lock that this takes
+/// for the test is released when it returns.
 fn is_locked(location: &fs::File) -> bool {
     let Ok(file) = reopen(location, false, libc::O_NONBLOCK) else { return false };
-    matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock))
+    let deadline = Instant::now() + UNSEEN_LINGER;
+    while matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock)) {
+        if Instant::now() >= deadline {
+            return true;
+        }
+        std::thread::sleep(LINGER_LOOK);
+    }
+    false
 }
 
 #[cfg(test)]
