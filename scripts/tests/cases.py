@@ -192,8 +192,10 @@ def a_run_without_root_leaves_nothing(scratch):
     work = scratch.path("work")
     os.mkdir(work)
     os.chown(work, nobody.pw_uid, nobody.pw_gid)
-    for path in (scratch.folder, os.path.dirname(scratch.folder)):
-        os.chmod(path, 0o755)
+    # Its folder, that of this run, and that of the run that this one may be part of.
+    ours = [path for path in pathlib.Path(scratch.folder).parents if path.name.startswith("stanchion-")]
+    for path in (pathlib.Path(scratch.folder), *ours):
+        path.chmod(0o755)
     who = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
     environment = {"TMPDIR": work, "XDG_RUNTIME_DIR": ""}
     hoarder = copy / "tests" / "hoarder"
