@@ -185,8 +185,8 @@ pub(crate) fn inspect_block_device(system: &System, device: DeviceNumber) -> Vec
 }
 
 /// Whether a process holds a lock on it that /proc does not show us (another pid namespace). It may
-/// have ended with I/O in flight, so the lock gets a moment to be released. The lock that this takes
-/// for the test is released when it returns.
+/// have ended with I/O in flight, so the lock gets a moment to be released. The lock that this
+/// takes for the test is released when it returns.
 fn is_locked(location: &fs::File) -> bool {
     let Ok(file) = reopen(location, false, libc::O_NONBLOCK) else { return false };
     let deadline = Instant::now() + UNSEEN_LINGER;
