@@ -87,20 +87,20 @@ fn lose_a_drive(seed: u64, drives: usize) {
         open(&left, PoolMode::ReadWrite, false).err(),
         Some(Error::MissingDrives { missing, .. }) if missing == [format!("SIM{gone}")]
     ));
-    let health = {
+    let availability = {
         let pool = open(&left, PoolMode::ReadWrite, true).unwrap();
         let serial = format!("SIM{gone}");
         assert!(pool.notices().contains(&Notice::Missing { serial, written_without: true }));
         restore_all(&pool, &saved);
         let degraded = (name("run@3"), Pattern::new(seed + 2, 3 * MIB));
         save(&pool, &degraded.0, &degraded.1).unwrap();
-        let health = pool.find(&degraded.0).unwrap().health;
+        let availability = pool.find(&degraded.0).unwrap().availability;
         saved.push(degraded);
         restore_all(&pool, &saved);
-        health
+        availability
     };
     // On two drives the remaining drive has the only copy; on more there are two.
-    assert_eq!(health, if drives == 2 { Availability::OneCopy } else { Availability::Whole });
+    assert_eq!(availability, if drives == 2 { Availability::OneCopy } else { Availability::Whole });
 
     sims[gone].clear_faults();
     for mode in [PoolMode::ReadOnly, PoolMode::ReadWrite] {
@@ -130,7 +130,7 @@ fn lose_a_drive(seed: u64, drives: usize) {
     let pool = open(&without(&sims, next), PoolMode::ReadOnly, false).unwrap();
     if drives == 2 {
         let (single, _) = saved.pop().unwrap();
-        assert!(matches!(pool.find(&single).unwrap().health, Availability::Lost { .. }));
+        assert!(matches!(pool.find(&single).unwrap().availability, Availability::Lost { .. }));
     }
     restore_all(&pool, &saved);
 }
@@ -178,9 +178,9 @@ fn without_copies_a_missing_drive_takes_its_data_with_it() {
         }
     }
     let pool = open(&sims[..2], PoolMode::ReadOnly, false).unwrap();
-    assert_eq!(pool.find(&saved[0].0).unwrap().health, Availability::Whole);
+    assert_eq!(pool.find(&saved[0].0).unwrap().availability, Availability::Whole);
     assert_eq!(restore(&pool, &saved[0].0, &saved[0].1), Ok(()));
-    let lost = pool.find(&saved[1].0).unwrap().health;
+    let lost = pool.find(&saved[1].0).unwrap().availability;
     assert_eq!(lost, Availability::Lost { chunks: 3, drives: vec!["C".into()] });
     assert_eq!(
         restore(&pool, &saved[1].0, &saved[1].1),
@@ -207,7 +207,7 @@ fn a_drive_that_comes_back_brings_its_checkpoints() {
     let report = pool.verify(None, true, &mut |_, _| ()).unwrap();
     assert!(report.is_clean() && report.rebuilt == ["B"], "{report:?}");
     restore_all(&pool, &saved);
-    assert_eq!(pool.find(&saved[0].0).unwrap().health, Availability::Whole);
+    assert_eq!(pool.find(&saved[0].0).unwrap().availability, Availability::Whole);
 }
 
 #[test]

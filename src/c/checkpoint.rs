@@ -77,7 +77,7 @@ pub(crate) fn describe(checkpoint: &CheckpointInfo) -> stn_checkpoint_info {
         committed_unix_ns: checkpoint.committed_unix_ns,
         generation: checkpoint.generation.0,
         damaged: u32::from(checkpoint.damage.is_some()),
-        health: match checkpoint.health {
+        health: match checkpoint.availability {
             Availability::Whole => STN_HEALTH_WHOLE,
             Availability::OneCopy => STN_HEALTH_ONE_COPY,
             Availability::Lost { .. } => STN_HEALTH_LOST,

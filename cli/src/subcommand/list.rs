@@ -47,7 +47,7 @@ struct Record {
 
 impl From<&CheckpointInfo> for Record {
     fn from(info: &CheckpointInfo) -> Record {
-        let (availability, needed_serials) = match &info.health {
+        let (availability, needed_serials) = match &info.availability {
             Availability::Whole => ("whole", Vec::new()),
             Availability::OneCopy => ("one_copy", Vec::new()),
             Availability::Lost { drives, .. } => ("lost", drives.clone()),
@@ -95,7 +95,7 @@ impl Subcommand for List {
 
 /// Where all data is present, the table has no column for it.
 fn table(checkpoints: &[CheckpointInfo]) -> String {
-    let all_whole = checkpoints.iter().all(|info| info.health == Availability::Whole);
+    let all_whole = checkpoints.iter().all(|info| info.availability == Availability::Whole);
     let mut header = vec!["CHECKPOINT", "SIZE", "PARTICIPANTS", "COMMITTED", "GENERATION"];
     if !all_whole {
         header.push("DATA");
@@ -110,7 +110,7 @@ fn table(checkpoints: &[CheckpointInfo]) -> String {
             info.generation.to_string(),
         ];
         if !all_whole {
-            row.push(match &info.health {
+            row.push(match &info.availability {
                 Availability::Whole => "whole".to_owned(),
                 Availability::OneCopy => "one copy".to_owned(),
                 Availability::Lost { drives, .. } => {

@@ -13,7 +13,8 @@ use crate::device::{Device, DriveInfo, Operation};
 use crate::direct::DirectDrives;
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Error, IoError};
-use crate::format::{DriveEntry, DriveState, Features, Label, Layout, Root, Zone};
+use crate::format::testing::striped_label;
+use crate::format::{DriveState, Label, Layout, Root, Zone};
 use crate::limits::BLOCK_BYTES;
 use crate::memory::HugePages;
 use crate::name::CheckpointName;
@@ -25,22 +26,7 @@ const CAPACITY_BYTES: u64 = 64 << 20;
 const FAILED: IoError = IoError::Nvme { sct: 0, sc: 0x06, dnr: true };
 
 fn label(drives: usize) -> Label {
-    let entry = |number: usize| DriveEntry {
-        uuid: Uuid::from_u128(number as u128 + 1),
-        serial: format!("SIM{number}"),
-        capacity_bytes: CAPACITY_BYTES,
-        state: DriveState::Member,
-    };
-    Label {
-        pool: Uuid::from_u128(9),
-        epoch: 1,
-        created_unix_ns: 0,
-        features: Features::default(),
-        copies: 1,
-        index: DriveIndex(0),
-        drives: (0..drives).map(entry).collect(),
-        layout: Layout::plan(&vec![CAPACITY_BYTES; drives], CHUNK).unwrap(),
-    }
+    striped_label(CAPACITY_BYTES, CHUNK, drives)
 }
 
 /// A new pool.

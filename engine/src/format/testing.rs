@@ -115,6 +115,26 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
+/// The label of a new pool without copies, of drives "SIM0", "SIM1" and so on.
+pub(crate) fn striped_label(capacity_bytes: u64, chunk_bytes: u64, drives: usize) -> Label {
+    let entry = |number: usize| DriveEntry {
+        uuid: Uuid::from_u128(number as u128 + 1),
+        serial: format!("SIM{number}"),
+        capacity_bytes,
+        state: DriveState::Member,
+    };
+    Label {
+        pool: Uuid::from_u128(9),
+        epoch: 1,
+        created_unix_ns: 0,
+        features: Features::default(),
+        copies: 1,
+        index: DriveIndex(0),
+        drives: (0..drives).map(entry).collect(),
+        layout: Layout::plan(&vec![capacity_bytes; drives], chunk_bytes).unwrap(),
+    }
+}
+
 /// The label of a mirror of small drives in these states, with serials S1, S2 ...
 pub(crate) fn mirror_label(states: &[DriveState]) -> Label {
     let drive = |(n, state): (u128, &DriveState)| DriveEntry {

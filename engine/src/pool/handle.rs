@@ -156,7 +156,7 @@ fn describe(committed: &Committed, label: &Label) -> CheckpointInfo {
         committed_unix_ns: entry.committed_unix_ns,
         generation: entry.generation,
         damage: committed.damage.clone(),
-        health: committed.holding.spread.health(label),
+        availability: committed.holding.spread.availability(label),
     }
 }
 

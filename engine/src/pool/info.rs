@@ -74,7 +74,7 @@ pub struct CheckpointInfo {
     /// Why it cannot be restored, if opening the pool for writing detected that.
     pub damage: Option<Damage>,
     /// Whether its data is complete on the drives that are present.
-    pub health: Availability,
+    pub availability: Availability,
 }
 
 /// One participant's part of a checkpoint.

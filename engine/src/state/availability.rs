@@ -33,7 +33,7 @@ impl Spread {
     }
 
     /// What the members hold of it, by the label.
-    pub(crate) fn health(&self, label: &Label) -> Availability {
+    pub(crate) fn availability(&self, label: &Label) -> Availability {
         let entry = |drive: DriveIndex| &label.drives[drive.as_usize()];
         let holds = |drive: &DriveIndex| entry(*drive).state == DriveState::Member;
         let (mut lost, mut drives) = (0, Vec::new());
@@ -68,16 +68,25 @@ mod tests {
         use DriveState::{Absent, Member, Rebuilding};
         let at = |drive| Location { drive: DriveIndex(drive), slot: 0 };
         let mut spread = Spread::default();
-        assert_eq!(spread.health(&mirror_label(&[Absent, Member, Member])), Availability::Whole);
+        assert_eq!(
+            spread.availability(&mirror_label(&[Absent, Member, Member])),
+            Availability::Whole
+        );
         spread.add(Copies { first: at(0), second: Some(at(1)) });
         spread.add(Copies { first: at(1), second: Some(at(2)) });
-        let health = |states| spread.health(&mirror_label(states));
-        assert_eq!(health(&[Member, Member, Member]), Availability::Whole);
-        assert_eq!(health(&[Absent, Member, Member]), Availability::OneCopy);
-        assert_eq!(health(&[Rebuilding, Member, Member]), Availability::OneCopy);
+        let availability = |states| spread.availability(&mirror_label(states));
+        assert_eq!(availability(&[Member, Member, Member]), Availability::Whole);
+        assert_eq!(availability(&[Absent, Member, Member]), Availability::OneCopy);
+        assert_eq!(availability(&[Rebuilding, Member, Member]), Availability::OneCopy);
         let drives = vec!["S1".to_owned(), "S2".to_owned()];
-        assert_eq!(health(&[Absent, Absent, Member]), Availability::Lost { chunks: 1, drives });
+        assert_eq!(
+            availability(&[Absent, Absent, Member]),
+            Availability::Lost { chunks: 1, drives }
+        );
         spread.add(Copies::one(at(2)));
-        assert_eq!(spread.health(&mirror_label(&[Member, Member, Member])), Availability::OneCopy);
+        assert_eq!(
+            spread.availability(&mirror_label(&[Member, Member, Member])),
+            Availability::OneCopy
+        );
     }
 }

@@ -7,34 +7,17 @@ use super::holding::Run;
 use super::*;
 use crate::commit::Plan;
 use crate::error::Error;
-use crate::format::{
-    CatalogueEntry, DriveEntry, DriveState, Features, Label, Layout, MetaExtent, Root, Shard,
-};
+use crate::format::testing::striped_label;
+use crate::format::{CatalogueEntry, Label, MetaExtent, Root, Shard};
 use crate::limits::CATALOGUE_SLOTS;
 use crate::name::CheckpointName;
-use crate::units::{Copies, DriveIndex, Generation};
+use crate::units::{Copies, Generation};
 
 const MIB: u64 = 1 << 20;
 const CHUNK: u64 = MIB;
 
 fn label(drives: usize) -> Label {
-    let capacity_bytes = 64 * MIB;
-    let entry = |number: usize| DriveEntry {
-        uuid: Uuid::from_u128(number as u128 + 1),
-        serial: format!("S{number}"),
-        capacity_bytes,
-        state: DriveState::Member,
-    };
-    Label {
-        pool: Uuid::from_u128(9),
-        epoch: 1,
-        created_unix_ns: 0,
-        features: Features::default(),
-        copies: 1,
-        index: DriveIndex(0),
-        drives: (0..drives).map(entry).collect(),
-        layout: Layout::plan(&vec![capacity_bytes; drives], CHUNK).unwrap(),
-    }
+    striped_label(64 * MIB, CHUNK, drives)
 }
 
 fn root(label: &Label, generation: u64) -> Root {

@@ -221,12 +221,12 @@ impl Checker<'_> {
             };
             same_names(&state, contents).map_err(context)?;
             for committed in state.checkpoints() {
-                let health = committed.holding.spread.health(state.label());
+                let availability = committed.holding.spread.availability(state.label());
                 if state.label().copies == 1 {
                     continue;
                 }
-                if matches!(health, Availability::Lost { .. }) {
-                    return Err(context(format!("{} is {health:?}", committed.name())));
+                if matches!(availability, Availability::Lost { .. }) {
+                    return Err(context(format!("{} is {availability:?}", committed.name())));
                 }
                 let stored = &contents[&committed.name()];
                 if let Some(error) =
