@@ -125,24 +125,33 @@ unsafe fn elements<T: Element>(
     Ok(elements)
 }
 
-/// One declared shard.
+/// What both structures say of a shard in the same way.
+struct Described {
+    name: *const c_char,
+    dtype: *const c_char,
+    shape: *const u64,
+    dimensions: u32,
+    reserved: u32,
+}
+
+/// One shard of a segment.
 ///
 /// # Safety
 /// What it points to is readable.
-unsafe fn shard(shard: &stn_shard) -> Result<Shard, CallError> {
-    ffi::unused(shard.reserved, "a shard's reserved")?;
-    if shard.dimensions as usize > MAX_SHARD_DIMENSIONS {
-        return Err(invalid(format!("a shard of {} dimensions", shard.dimensions)));
+unsafe fn shard(given: &Described, offset_bytes: u64, len_bytes: u64) -> Result<Shard, CallError> {
+    ffi::unused(given.reserved, "a shard's reserved")?;
+    if given.dimensions as usize > MAX_SHARD_DIMENSIONS {
+        return Err(invalid(format!("a shard of {} dimensions", given.dimensions)));
     }
     // SAFETY: the caller's promise.
     unsafe {
-        let dtype = if shard.dtype.is_null() { "" } else { ffi::text(shard.dtype, "a dtype")? };
+        let dtype = if given.dtype.is_null() { "" } else { ffi::text(given.dtype, "a dtype")? };
         Ok(Shard {
-            name: ffi::text(shard.name, "a shard's name")?.to_owned(),
-            offset_bytes: shard.offset_bytes,
-            len_bytes: shard.len_bytes,
+            name: ffi::text(given.name, "a shard's name")?.to_owned(),
+            offset_bytes,
+            len_bytes,
             dtype: dtype.to_owned(),
-            shape: ffi::array(shard.shape, shard.dimensions, "a shape")?.to_vec(),
+            shape: ffi::array(given.shape, given.dimensions, "a shape")?.to_vec(),
         })
     }
 }
@@ -157,7 +166,14 @@ pub(crate) unsafe fn declared(
     size: u32,
 ) -> Result<Vec<Shard>, CallError> {
     // SAFETY: the caller's promise.
-    unsafe { elements(shards, count, size)?.iter().map(|declared| shard(declared)).collect() }
+    let given = unsafe { elements(shards, count, size)? };
+    let declared = |one: &stn_shard| {
+        let &stn_shard { name, dtype, shape, dimensions, reserved, .. } = one;
+        let described = Described { name, dtype, shape, dimensions, reserved };
+        // SAFETY: the caller's promise.
+        unsafe { shard(&described, one.offset_bytes, one.len_bytes) }
+    };
+    given.iter().map(declared).collect()
 }
 
 /// A shard and where its bytes are; `None` for one without bytes.
@@ -177,18 +193,19 @@ pub(crate) unsafe fn in_memory(
     let mut offset_bytes: u64 = 0;
     let mut packed = Vec::with_capacity(given.len());
     for given in given {
-        let stn_save_shard { name, bytes, len_bytes, dtype, shape, dimensions, reserved } = given;
-        let declared =
-            stn_shard { name, offset_bytes, len_bytes, dtype, shape, dimensions, reserved };
+        let stn_save_shard { name, bytes, len_bytes, dtype, shape, dimensions, reserved, .. } =
+            given;
         let address = NonNull::new(bytes.cast_mut().cast::<u8>());
         if len_bytes > 0 && address.is_none() {
             return Err(CallError::new(libc::EFAULT, "a shard's bytes are NULL"));
         }
+        let described = Described { name, dtype, shape, dimensions, reserved };
+        // SAFETY: the caller's promise.
+        let declared = unsafe { shard(&described, offset_bytes, len_bytes)? };
+        packed.push((declared, address.filter(|_| len_bytes > 0)));
         offset_bytes = offset_bytes
             .checked_add(len_bytes)
             .ok_or_else(|| invalid("the shards are longer than a segment can be"))?;
-        // SAFETY: the caller's promise.
-        packed.push((unsafe { shard(&declared)? }, address.filter(|_| len_bytes > 0)));
     }
     Ok(packed)
 }
