@@ -73,6 +73,7 @@ extern "C" {
 #define STN_E_REFUSED 4105       /* refused, because it could destroy data */
 #define STN_E_ENVIRONMENT 4106   /* the machine is not set up for it */
 #define STN_E_PANIC 4107         /* a defect of the library */
+#define STN_E_OLDER_FORMAT 4108  /* the pool needs an older library */
 
 /** A pool that is open. */
 typedef struct stn_pool stn_pool;
@@ -458,6 +459,8 @@ int stn_format(const struct stn_format_opts *opts);
  *   -STN_E_SHORT         a drive is shorter than when it was formatted
  *   -STN_E_NOT_FORMATTED a drive has no pool of ours
  *   -STN_E_NEWER_FORMAT  the pool needs a newer library
+ *   -STN_E_OLDER_FORMAT  the pool needs an older library: restore its checkpoints with that, then
+ *                        format its drives with this one
  *   -STN_E_DRIVES        drives are missing, of another pool, named twice, or out of date: the pool
  *                        was written without them
  *   -STN_E_ENVIRONMENT   the machine is not set up for it; stn_last_error() says what to do

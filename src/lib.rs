@@ -21,7 +21,8 @@ pub use stanchion_engine::{
 };
 // Checkpoints.
 pub use stanchion_engine::{
-    Availability, CheckpointInfo, CheckpointName, CheckpointSpec, Generation, SegmentInfo, Shard,
+    AttributeType, Attributes, Availability, CheckpointInfo, CheckpointName, CheckpointSpec,
+    Generation, SegmentInfo, Shard,
 };
 // Sessions: buffers and a ring, or whole segments in one call.
 pub use stanchion_engine::{

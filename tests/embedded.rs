@@ -27,8 +27,8 @@ fn pool(directory: &tempfile::TempDir) -> CString {
     name
 }
 
-#[test]
-fn a_pool_of_a_newer_version() {
+/// What opening a new pool gives once its labels say that they have this major version.
+fn result_of_major(major: u8) -> i32 {
     const BLOCK_BYTES: usize = 4096;
     let directory = tempfile::tempdir().unwrap();
     let name = pool(&directory);
@@ -40,7 +40,7 @@ fn a_pool_of_a_newer_version() {
         assert_eq!(&label[..8], b"STNLABEL");
         let hash = |label: &[u8]| xxhash_rust::xxh3::xxh3_128(&label[24..]).to_le_bytes();
         assert_eq!(label[8..24], hash(&label), "the hash is made as the format says");
-        label[24] = 99;
+        label[24] = major;
         let fresh = hash(&label);
         label[8..24].copy_from_slice(&fresh);
         file.write_all_at(&label, offset).unwrap();
@@ -60,8 +60,17 @@ fn a_pool_of_a_newer_version() {
     };
     let mut pool = 0;
     // SAFETY: all that the options point to is readable.
-    let result = unsafe { stn_pool_open(&raw const opts, &raw mut pool) };
-    assert_eq!(result, -STN_E_NEWER_FORMAT);
+    unsafe { stn_pool_open(&raw const opts, &raw mut pool) }
+}
+
+#[test]
+fn a_pool_of_a_newer_version() {
+    assert_eq!(result_of_major(99), -STN_E_NEWER_FORMAT);
+}
+
+#[test]
+fn a_pool_of_an_older_version() {
+    assert_eq!(result_of_major(1), -STN_E_OLDER_FORMAT);
 }
 
 #[test]

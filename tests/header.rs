@@ -74,6 +74,7 @@ fn numbers() -> BTreeMap<&'static str, i64> {
         STN_E_REFUSED,
         STN_E_ENVIRONMENT,
         STN_E_PANIC,
+        STN_E_OLDER_FORMAT,
         STN_OP_NOP,
         STN_OP_WRITE,
         STN_OP_READ,

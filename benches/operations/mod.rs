@@ -7,7 +7,7 @@ use std::hint::black_box;
 use stanchion_testing::internals::bench::{ReactorHarness, RecoveryHarness};
 use stanchion_testing::internals::extent::ExtentMap;
 use stanchion_testing::internals::format::{
-    Catalogue, CatalogueEntry, ChunkRecord, MetaExtent, SegmentTable, Shard,
+    Access, Attributes, Catalogue, CatalogueEntry, ChunkRecord, MetaExtent, SegmentTable, Shard,
 };
 use stanchion_testing::internals::ring::{CompleteEntry, RingSizes, SubmitEntry, Transfer, pair};
 use stanchion_testing::internals::units::{Copies, DriveIndex, Generation, Location};
@@ -96,6 +96,9 @@ fn catalogue() -> Catalogue {
         committed_unix_ns: 1,
         generation: Generation(step),
         manifest: extent,
+        access: Access::of(0, 0),
+        pinned: false,
+        attributes: Attributes::default(),
     };
     let entries = (0..1000).map(entry).collect();
     Catalogue { pool: POOL, generation: Generation(1001), entries }
@@ -123,6 +126,7 @@ fn table() -> SegmentTable {
         len_bytes: 1 << 20,
         dtype: "F16".into(),
         shape: vec![1 << 19],
+        ..Shard::default()
     };
     let chunk = |number: u64| {
         let location = Location { drive: DriveIndex((number % 8) as u16), slot: number / 8 };

@@ -6,6 +6,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::process::Command;
 
 use common::places::Places;
@@ -250,12 +251,66 @@ fn a_newer_format_is_left_alone() {
     let place = saved(2);
     let places = Places::find(&place);
     for at in places.label_offsets(0) {
-        places.rewrite((0, at), |block| block[24..26].copy_from_slice(&2_u16.to_le_bytes()));
+        places.rewrite((0, at), |block| block[24..26].copy_from_slice(&99_u16.to_le_bytes()));
     }
     for arguments in [vec!["list"], vec!["save", "llama@101", "model.bin"], vec!["verify"]] {
         place.run(&arguments).fails(12, &["a.img", "newer", "use a newer stanchion"]);
     }
     place.run(&["format", "--yes"]).fails(12, &["refused", "newer"]);
+}
+
+/// A drive file with the labels of a pool of format 1.0, as the release before wrote them on a file
+/// of 48 MiB.
+fn format_1_drive(place: &Place) -> std::path::PathBuf {
+    let path = place.path("a.img");
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(DRIVE_BYTES).unwrap();
+    for offset in [MIB, 2 * MIB, DRIVE_BYTES - 2 * MIB, DRIVE_BYTES - MIB] {
+        let written = include_bytes!("../../engine/src/format/golden/label-1.0.bin");
+        let mut label = written.to_vec();
+        label.resize(4096, 0);
+        label[32..40].copy_from_slice(&offset.to_le_bytes());
+        let hash = stanchion_testing::internals::format::hash128(&label[24..]);
+        label[8..24].copy_from_slice(&hash);
+        assert!(offset != MIB || label[..written.len()] == written[..], "the hash is the old one");
+        file.write_all_at(&label, offset).unwrap();
+    }
+    path
+}
+
+#[test]
+fn a_pool_of_format_1_is_refused_with_the_remedy() {
+    let mut place = Place::empty();
+    place.drives = vec!["a.img".into()];
+    let path = format_1_drive(&place);
+    place.file("model.bin", b"model");
+    let before = fs::read(&path).unwrap();
+    let remedy = ["a.img", "1.0", "older", "with the release", "stanchion format --force"];
+    for arguments in [
+        vec!["list"],
+        vec!["show", "llama@1"],
+        vec!["restore", "llama@1", "-o", "out"],
+        vec!["save", "llama@1", "model.bin"],
+        vec!["rm", "llama@1", "--yes"],
+        vec!["verify"],
+        vec!["verify", "--repair"],
+        vec!["format", "--yes"],
+    ] {
+        place.run(&arguments).fails(12, &remedy);
+    }
+    assert!(fs::read(&path).unwrap() == before, "a command wrote to it");
+    // One label is enough, wherever it is.
+    for erased in [vec![0, 1, 2], vec![1, 2, 3]] {
+        fs::write(&path, &before).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let offsets = [MIB, 2 * MIB, DRIVE_BYTES - 2 * MIB, DRIVE_BYTES - MIB];
+        for label in erased {
+            file.write_all_at(&[0; 4096], offsets[label]).unwrap();
+        }
+        place.run(&["format", "--yes"]).fails(12, &remedy);
+    }
+    place.run(&["format", "--yes", "--force"]).ok();
+    assert_eq!(place.checkpoints(), 0);
 }
 
 #[test]

@@ -300,6 +300,7 @@ fn save_with_engine(place: &Place, name: &str, participants: &[&[&str]]) {
             len_bytes: 4096,
             dtype: "bf16".into(),
             shape: vec![2, 1024],
+            ..Shard::default()
         });
         let spec = CheckpointSpec {
             name: name.parse().unwrap(),

@@ -163,6 +163,20 @@ pub enum Error {
         /// What is supported.
         supported: String,
     },
+    /// The drive's format is older than this program reads.
+    #[error(
+        "drive {address} ({serial}): format version {found} is older than {supported}, the oldest that this program reads; restore its checkpoints with the release of stanchion that wrote them, then make a new pool with `stanchion format --force`"
+    )]
+    OlderFormat {
+        /// The address.
+        address: String,
+        /// The serial.
+        serial: String,
+        /// What the label says.
+        found: String,
+        /// What is supported.
+        supported: String,
+    },
     /// Drives of different pools were named together.
     #[error(
         "drive {address} ({serial}) belongs to pool {found}, not to pool {expected}; name the drives of one pool only"
@@ -374,6 +388,7 @@ impl Error {
             | Error::MissingDrives { .. }
             | Error::NoSuchCheckpoint(_) => ErrorKind::NotFound,
             Error::NewerFormat { .. }
+            | Error::OlderFormat { .. }
             | Error::ForeignDrive { .. }
             | Error::StaleDrive { .. }
             | Error::Refused { .. } => ErrorKind::Refused,

@@ -16,7 +16,7 @@ pub const MAX_CHUNK_BYTES: u64 = 16 << 20;
 /// Drives in one pool. The label's drive table must fit one block.
 pub const MAX_DRIVES: usize = 32;
 /// Checkpoints in one pool; the catalogue of a full pool must fit its slot.
-pub const MAX_CHECKPOINTS: usize = 4096;
+pub const MAX_CHECKPOINTS: usize = 65_536;
 /// Bytes of a checkpoint's name, UTF-8.
 pub const MAX_NAME_BYTES: usize = 128;
 /// Writers of one checkpoint.
@@ -31,6 +31,9 @@ pub const MAX_DTYPE_BYTES: usize = 16;
 pub const MAX_SHARD_DIMENSIONS: usize = 16;
 /// Bytes of one segment: 2^48 chunks would not fit the location record.
 pub const MAX_SEGMENT_BYTES: u64 = 1 << 50;
+
+/// The largest generation and epoch that is read, so that counting on from it never overflows.
+pub const MAX_NUMBER: u64 = 1 << 62;
 
 /// Root slots in one ring. A slot is rewritten only this many generations later, so a write that
 /// lands late, or a torn one, can only damage a root that is no longer needed.

@@ -35,6 +35,8 @@ pub const STN_E_REFUSED: c_int = 4105;
 pub const STN_E_ENVIRONMENT: c_int = 4106;
 /// A defect of the library.
 pub const STN_E_PANIC: c_int = 4107;
+/// The pool needs an older library.
+pub const STN_E_OLDER_FORMAT: c_int = 4108;
 
 // Completions carry the engine's codes unchanged.
 const _: () = {
@@ -107,6 +109,7 @@ fn number_of(error: &Error) -> c_int {
         Error::DriveNotFound { .. } => libc::ENODEV,
         Error::NotFormatted { .. } => STN_E_NOT_FORMATTED,
         Error::NewerFormat { .. } => STN_E_NEWER_FORMAT,
+        Error::OlderFormat { .. } => STN_E_OLDER_FORMAT,
         Error::ForeignDrive { .. }
         | Error::MissingDrives { .. }
         | Error::DuplicateDrive { .. }
@@ -142,6 +145,7 @@ fn own_words(number: c_int) -> Option<&'static CStr> {
         STN_E_INCOMPLETE => c"the segment has chunks that were not written",
         STN_E_NOT_FORMATTED => c"the drive is not formatted by stanchion",
         STN_E_NEWER_FORMAT => c"the pool needs a newer stanchion",
+        STN_E_OLDER_FORMAT => c"the pool needs an older stanchion",
         STN_E_DRIVES => c"the drives named are not exactly those of one pool",
         STN_E_REFUSED => c"refused, because it could destroy data",
         STN_E_ENVIRONMENT => c"the machine is not set up for it",

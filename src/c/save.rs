@@ -169,7 +169,7 @@ mod tests {
         let len_bytes = bytes.len() as u64;
         let (name, dtype, shape) = (String::new(), String::new(), Vec::new());
         let address = (!bytes.is_empty()).then_some(NonNull::from(bytes).cast());
-        (Shard { name, offset_bytes, len_bytes, dtype, shape }, address)
+        (Shard { name, offset_bytes, len_bytes, dtype, shape, ..Shard::default() }, address)
     }
 
     #[test]

@@ -152,6 +152,7 @@ unsafe fn shard(given: &Described, offset_bytes: u64, len_bytes: u64) -> Result<
             len_bytes,
             dtype: dtype.to_owned(),
             shape: ffi::array(given.shape, given.dimensions, "a shape")?.to_vec(),
+            ..Shard::default()
         })
     }
 }

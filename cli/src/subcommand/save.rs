@@ -142,7 +142,7 @@ fn pack(sources: &[Source]) -> Vec<Shard> {
         let len_bytes = source.metadata.len();
         let (dtype, shape) = (String::new(), Vec::new());
         let name = source.name.clone();
-        shards.push(Shard { name, offset_bytes, len_bytes, dtype, shape });
+        shards.push(Shard { name, offset_bytes, len_bytes, dtype, shape, ..Shard::default() });
         offset_bytes += len_bytes;
     }
     shards

@@ -12,17 +12,15 @@
 use std::cell::RefCell;
 use std::ops::Deref;
 
-use uuid::Uuid;
-
 use super::labels::write_labels;
 use super::order;
 use super::plan::Plan;
 use crate::drives::{Drives, flush_all};
 use crate::error::{Error, IoError};
-use crate::format::{DriveState, Label};
+use crate::format::{DriveState, Label, Owner};
 use crate::name::CheckpointName;
 use crate::planted::{Bug, planted};
-use crate::state::{BeginError, CheckpointSpec, ChunkPlace, Readiness, State};
+use crate::state::{BeginError, CheckpointSpec, ChunkPlace, Identity, Readiness, State};
 use crate::units::{Generation, Location};
 
 /// Where the state is kept: behind a lock that other threads take too, or on one thread.
@@ -43,15 +41,16 @@ impl StateCell for RefCell<State> {
 pub(crate) fn begin<E: From<Error>>(
     state: &impl StateCell,
     spec: &CheckpointSpec,
-    id: Uuid,
+    identity: impl Into<Identity>,
     reclaim: impl FnOnce() -> Result<(), E>,
 ) -> Result<u64, E> {
-    match state.with_state(|state| state.begin(spec, id)) {
+    let identity = identity.into();
+    match state.with_state(|state| state.begin(spec, identity)) {
         Ok(open) => return Ok(open),
         Err(BeginError::Failed(error)) => return Err(error.into()),
         Err(BeginError::Reclaim { .. }) => reclaim()?,
     }
-    state.with_state(|state| state.begin(spec, id)).map_err(|error| match error {
+    state.with_state(|state| state.begin(spec, identity)).map_err(|error| match error {
         BeginError::Failed(error) | BeginError::Reclaim { no_space: error } => error.into(),
     })
 }
@@ -150,14 +149,15 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
     }
 
     /// Makes the next generation without changes, in a new open epoch: every opening for writing
-    /// ends with it. From then on all drives agree on what this opening found.
+    /// ends with it. From then on all drives agree on what this opening found, and on its owner.
     pub(crate) fn begin_epoch(
         &mut self,
         drives: &mut dyn Drives,
         epoch: u64,
+        owner: &Owner,
         now_unix_ns: u64,
     ) -> Result<Generation, Error> {
-        self.commit(drives, |state| Plan::empty(state, Some(epoch), now_unix_ns))
+        self.commit(drives, |state| Plan::empty(state, Some((epoch, owner)), now_unix_ns))
     }
 
     /// Plans a generation, makes it durable, and lets the state adopt it.
@@ -167,6 +167,7 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         plan: impl FnOnce(&State) -> Result<Plan, Error>,
     ) -> Result<Generation, Error> {
         let plan = self.state.with_state(|state| plan(state))?;
+        plan.check()?;
         if planted(Bug::AdoptedEarly) {
             self.state.with_state(|state| state.adopt(plan.change.clone()));
         }
@@ -182,12 +183,14 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         }
     }
 
-    /// Makes a changed label durable on every drive that takes part, and then the state's.
+    /// Makes a changed label durable on every drive that takes part, and then the state's. It
+    /// follows the state's, whatever its epoch and ancestors say.
     pub(crate) fn change_label(
         &mut self,
         drives: &mut dyn Drives,
-        label: Label,
+        mut label: Label,
     ) -> Result<(), Error> {
+        self.state.with_state(|state| label.follow(state.label()));
         write_labels(drives, &label)?;
         self.state.with_state(|state| state.set_label(label));
         Ok(())
@@ -208,7 +211,6 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
             }
         }
         if !rebuilt.is_empty() {
-            label.epoch += 1;
             flush_all(drives, label.live())?;
             self.change_label(drives, label)?;
         }

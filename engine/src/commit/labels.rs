@@ -8,7 +8,7 @@
 use super::order;
 use super::plan::Plan;
 use crate::drives::{DriveCommand, Drives, flush_all, run_all};
-use crate::error::Error;
+use crate::error::{Damage, Error};
 use crate::format::{Label, Layout, Zone};
 use crate::limits::BLOCK_BYTES;
 use crate::units::{DriveIndex, round_down};
@@ -36,8 +36,10 @@ pub(crate) fn take_in(
 }
 
 /// Writes the label to every drive that takes part, durably. The first copy is written last: a
-/// drive whose first copy can be read has all of them.
+/// drive whose first copy can be read has all of them. A label that changes the membership follows
+/// the one before ([`Label::follow`]).
 pub(crate) fn write_labels(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
+    label.check().map_err(impossible)?;
     for index in label.live() {
         let own = Label { index, ..label.clone() };
         for offset_bytes in Layout::label_offsets(own.drive().capacity_bytes).into_iter().rev() {
@@ -74,6 +76,19 @@ fn erase(drives: &mut dyn Drives, label: &Label, which: &[DriveIndex]) -> Result
     }
     run_all(drives, &mut batch)?;
     flush_all(drives, label.live())
+}
+
+/// The error of a label that no reader would accept: a forged one came before it.
+fn impossible(detail: String) -> Error {
+    Error::from(Damage {
+        what: "label",
+        serial: String::new(),
+        offset_bytes: None,
+        checkpoint: None,
+        shard: None,
+        generation: None,
+        detail: format!("no label can follow: {detail}"),
+    })
 }
 
 fn write_durable(

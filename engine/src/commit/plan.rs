@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::error::Error;
+use crate::error::{Damage, Error};
 use crate::format::{
-    Catalogue, CatalogueEntry, ChunkRecord, Label, Manifest, MetaExtent, Root, SegmentRef,
-    SegmentTable,
+    Attributes, Catalogue, CatalogueEntry, ChunkRecord, Label, Manifest, MetaExtent, Owner, Root,
+    SegmentRef, SegmentTable,
 };
 use crate::name::CheckpointName;
 use crate::state::{Change, Committed, OpenCheckpoint, State};
@@ -66,19 +66,38 @@ impl Plan {
     }
 
     /// Plans a generation without changes: frees the space of what the one before removed. With
-    /// `epoch` it begins that open epoch.
+    /// `opening` it begins that open epoch, of that owner.
     pub(crate) fn empty(
         state: &State,
-        epoch: Option<u64>,
+        opening: Option<(u64, &Owner)>,
         now_unix_ns: u64,
     ) -> Result<Plan, Error> {
         state.check_poison()?;
         let mut plan = Plan::new(state, Vec::new(), Gone::default(), Vec::new(), now_unix_ns);
-        plan.change.root.epoch = epoch.unwrap_or(state.root().epoch);
+        if let Some((epoch, owner)) = opening {
+            plan.change.root.epoch = epoch;
+            plan.change.root.owner = owner.clone();
+        }
         Ok(plan)
     }
 
-    /// Plans the first generation of a new pool.
+    /// Whether a reader will accept it.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let root = &self.change.root;
+        root.check().map_err(|detail| Damage {
+            what: "root",
+            serial: String::new(),
+            offset_bytes: None,
+            checkpoint: None,
+            shard: None,
+            generation: None,
+            detail: format!("no root can follow: {detail}"),
+        })?;
+        // The slot has room for every name, but not for any number of attributes.
+        root.validate(&self.label.layout).map_err(|_| Error::NoMetadataSpace)
+    }
+
+    /// Plans the first generation of a new pool. It has no owner yet.
     pub(super) fn first(label: &Label) -> Plan {
         let generation = Generation(1);
         let (catalogue, extent) = encode_catalogue(label, generation, Vec::new());
@@ -89,6 +108,7 @@ impl Plan {
             parent: [0; 16],
             catalogue: extent,
             committed_unix_ns: label.created_unix_ns,
+            owner: Owner::default(),
         };
         let change = Change { root, added: Vec::new(), removed: None, consumed: Vec::new() };
         Plan { metadata: vec![catalogue], label: label.clone(), change }
@@ -122,6 +142,7 @@ impl Plan {
             parent: state.root().id(),
             catalogue: extent,
             committed_unix_ns: now_unix_ns,
+            owner: state.root().owner.clone(),
         };
         Plan { metadata, label, change: Change { root, added, removed, consumed } }
     }
@@ -168,7 +189,7 @@ fn describe(
         let records = segment.copies.iter().zip(crc64(participant));
         let table = SegmentTable {
             pool,
-            checkpoint: open.id,
+            checkpoint: open.identity.id,
             participant,
             len_bytes: segment.len_bytes,
             chunk_bytes: layout.chunk_bytes(),
@@ -184,7 +205,7 @@ fn describe(
     let participants = segments.len() as u32;
     let manifest = Manifest {
         pool,
-        checkpoint: open.id,
+        checkpoint: open.identity.id,
         name: open.name.name.clone(),
         step: open.name.step,
         segments,
@@ -193,7 +214,7 @@ fn describe(
     let encoded = manifest.encode(offset_bytes);
     metadata.push(MetaWrite { offset_bytes, bytes: encoded.bytes });
     let entry = CatalogueEntry {
-        id: open.id,
+        id: open.identity.id,
         name: open.name.name.clone(),
         step: open.name.step,
         bytes,
@@ -201,6 +222,9 @@ fn describe(
         committed_unix_ns: now_unix_ns,
         generation: state.next_generation(),
         manifest: encoded.extent,
+        access: open.identity.access,
+        pinned: false,
+        attributes: Attributes::default(),
     };
     Committed { entry, holding: open.holding.clone(), damage: None }
 }

@@ -262,8 +262,8 @@ fn the_state_adopts_a_label_once_every_drive_has_it() {
     let mut pool = pool(2);
     let mut committer = Committer::new(&pool.state);
     let mut changed = label(2);
-    changed.epoch = 2;
     changed.drives[1].state = DriveState::Rebuilding;
+    changed.follow(&label(2));
     pool.fail(Operation::WriteDurable);
     assert!(committer.change_label(&mut pool.drives, changed.clone()).is_err());
     assert_eq!(*pool.state.borrow().label(), label(2));
@@ -274,7 +274,8 @@ fn the_state_adopts_a_label_once_every_drive_has_it() {
         Recorded { drives: &mut pool.drives, batches: Vec::new(), before: &mut || {} };
     assert_eq!(committer.finish_rebuilding(&mut recorded).unwrap(), ["SIM1"]);
     assert_eq!(recorded.batches[0], ["0: flush", "1: flush"], "what was copied, before its label");
-    let rebuilt = Label { epoch: 3, ..label(2) };
+    let ancestors = vec![changed.id(), label(2).id()];
+    let rebuilt = Label { epoch: 3, ancestors, ..label(2) };
     assert_eq!(*pool.state.borrow().label(), rebuilt);
     for (index, sim) in (0..).map(DriveIndex).zip(&pool.sims) {
         for offset in Layout::label_offsets(CAPACITY_BYTES) {
@@ -331,8 +332,9 @@ fn old_labels_are_erased_first_and_new_labels_written_last() {
 #[test]
 fn an_admitted_drive_has_lost_its_old_roots_before_a_label_names_it() {
     let Pool { sims, mut drives, .. } = pool(2);
-    let mut with = Label { epoch: 2, ..label(2) };
+    let mut with = label(2);
     with.drives[1].state = DriveState::Rebuilding;
+    with.follow(&label(2));
     let uuid = with.drives[1].uuid;
     let mut before = || {
         let (labels, has_root) = after_a_cut(&sims[1], with.pool, uuid);

@@ -7,10 +7,11 @@
 //! | 64     | 8           | generation |
 //! | 72     | 4           | entries    |
 //! | 76     | 4           | zero       |
-//! | 80     | 88 + n each | entries    |
+//! | 80     | 104 + n + a each | entries |
 //!
-//! An entry: id 16, step 8, bytes 8, participants 4, length n of the name 2, zero 2, committed 8,
-//! generation 8, extent of the manifest 32, name n.
+//! An entry: id 16, step 8, bytes 8, participants 4, length n of the name 2, flags 2, committed 8,
+//! generation 8, extent of the manifest 32, uid 4, gid 4, mode 2, length a of the attributes 2,
+//! zero 4, name n, attributes a. Flags: bit 0, pinned.
 //!
 //! Entries ascend by name, then step; no two have the same name and step, nor the same id.
 
@@ -20,11 +21,38 @@ use uuid::Uuid;
 
 use super::codec::{Magic, PROLOGUE_BYTES, Reader, Writer, corrupt};
 use super::layout::{CATALOGUE_ENTRY_BYTES as ENTRY_BYTES, CATALOGUE_HEADER_BYTES as HEADER_BYTES};
-use super::{Encoded, FormatError, Layout, MetaExtent, Root};
+use super::{Attributes, Encoded, FormatError, Layout, MetaExtent, Root};
 use crate::limits::{MAX_CHECKPOINTS, MAX_NAME_BYTES, MAX_PARTICIPANTS};
 use crate::units::Generation;
 
 const MAGIC: Magic = *b"STN CATA";
+
+/// A checkpoint with this flag is kept.
+const PINNED: u16 = 1 << 0;
+
+/// The permission bits that a mode may have: of the owner, the group and others.
+const MODE_BITS: u16 = 0o777;
+
+/// Whose a checkpoint is, and who else may use it: as for a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// The user who saved it.
+    pub uid: u32,
+    /// The group of that user.
+    pub gid: u32,
+    /// Permission bits, `rwxrwxrwx`.
+    pub mode: u16,
+}
+
+impl Access {
+    /// The permission bits of a new checkpoint: its owner reads and writes, its group reads.
+    pub const DEFAULT_MODE: u16 = 0o640;
+
+    /// Of a new checkpoint of this user.
+    pub fn of(uid: u32, gid: u32) -> Access {
+        Access { uid, gid, mode: Access::DEFAULT_MODE }
+    }
+}
 
 /// One committed checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,6 +73,12 @@ pub struct CatalogueEntry {
     pub generation: Generation,
     /// Its manifest.
     pub manifest: MetaExtent,
+    /// Whose it is.
+    pub access: Access,
+    /// It is not removed without being asked for by name.
+    pub pinned: bool,
+    /// What else is known of it.
+    pub attributes: Attributes,
 }
 
 impl CatalogueEntry {
@@ -83,6 +117,9 @@ impl<E: Borrow<CatalogueEntry>> Catalogue<E> {
         for entry in self.entries() {
             check_name(&entry.name)?;
             check_participants(entry.participants.into())?;
+            if entry.access.mode & !MODE_BITS != 0 {
+                return Err(format!("permission bits {:o}", entry.access.mode));
+            }
             if entry.generation > self.generation {
                 return Err(format!("a checkpoint of the later generation {}", entry.generation));
             }
@@ -106,7 +143,8 @@ impl<E: Borrow<CatalogueEntry>> Catalogue<E> {
 
     /// Bytes of the encoding, without the padding to whole blocks.
     pub fn encoded_bytes(&self) -> u64 {
-        let entries = self.entries().map(|e| ENTRY_BYTES + e.name.len() as u64);
+        let variable = |e: &CatalogueEntry| (e.name.len() + e.attributes.as_bytes().len()) as u64;
+        let entries = self.entries().map(|entry| ENTRY_BYTES + variable(entry));
         PROLOGUE_BYTES + HEADER_BYTES + entries.sum::<u64>()
     }
 
@@ -176,22 +214,33 @@ fn encode_entry(writer: &mut Writer, entry: &CatalogueEntry) {
     writer.u64(entry.bytes);
     writer.u32(entry.participants);
     writer.u16(entry.name.len() as u16);
-    writer.zeros(2);
+    writer.u16(if entry.pinned { PINNED } else { 0 });
     writer.u64(entry.committed_unix_ns);
     writer.u64(entry.generation.0);
     writer.extent(&entry.manifest);
+    let Access { uid, gid, mode } = entry.access;
+    writer.u32(uid);
+    writer.u32(gid);
+    writer.u16(mode);
+    writer.u16(entry.attributes.as_bytes().len() as u16);
+    writer.zeros(4);
     writer.put(entry.name.as_bytes());
+    writer.put(entry.attributes.as_bytes());
 }
 
 fn decode_entry(reader: &mut Reader<'_>) -> Result<CatalogueEntry, FormatError> {
     let (id, step, bytes) = (reader.uuid()?, reader.u64()?, reader.u64()?);
     let participants = reader.u32()?;
     let name_bytes = usize::from(reader.u16()?);
-    reader.zeros(2)?;
+    let pinned = reader.flags(PINNED)? == PINNED;
     let committed_unix_ns = reader.u64()?;
     let generation = Generation(reader.u64()?);
     let manifest = reader.extent()?;
+    let access = Access { uid: reader.u32()?, gid: reader.u32()?, mode: reader.u16()? };
+    let attributes_bytes = usize::from(reader.u16()?);
+    reader.zeros(4)?;
     let name = reader.text(name_bytes, MAX_NAME_BYTES)?;
+    let attributes = Attributes::decode(reader, attributes_bytes)?;
     Ok(CatalogueEntry {
         id,
         name,
@@ -201,6 +250,9 @@ fn decode_entry(reader: &mut Reader<'_>) -> Result<CatalogueEntry, FormatError> 
         committed_unix_ns,
         generation,
         manifest,
+        access,
+        pinned,
+        attributes,
     })
 }
 
@@ -228,6 +280,7 @@ mod tests {
         every_cut_is_noticed, every_flip_is_noticed,
     };
     use super::*;
+    use crate::format::{AttributeType, Owner};
 
     const POOL: Uuid = Uuid::from_u128(0xABCD);
 
@@ -246,11 +299,16 @@ mod tests {
             committed_unix_ns: 1_700_000_000_000_000_000,
             generation: Generation(4),
             manifest: MetaExtent { offset_bytes, len_bytes: 500, hash: [6; 16] },
+            access: Access::of(1000, 100),
+            pinned: false,
+            attributes: Attributes::default(),
         }
     }
 
     fn catalogue() -> Catalogue {
-        let entries = vec![entry(1, "a", 9), entry(2, "a", 10), entry(3, "aa", 0)];
+        let mut entries = vec![entry(1, "a", 9), entry(2, "a", 10), entry(3, "aa", 0)];
+        entries[1].pinned = true;
+        entries[1].attributes.push(AttributeType(77), b"xyz").unwrap();
         Catalogue { pool: POOL, generation: Generation(5), entries }
     }
 
@@ -290,18 +348,19 @@ mod tests {
         assert_eq!(bytes[64..72], 5_u64.to_le_bytes());
         assert_eq!(bytes[72..80], [3, 0, 0, 0, 0, 0, 0, 0]);
         // The second entry, behind a name of one byte.
-        let entry = &bytes[80 + 89..];
+        let entry = &bytes[80 + 105..];
         assert_eq!(entry[..16], *Uuid::from_u128(2).as_bytes());
         assert_eq!(entry[16..24], 10_u64.to_le_bytes());
         assert_eq!(entry[24..32], (1_u64 << 33).to_le_bytes());
-        assert_eq!(entry[32..40], [8, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!(entry[32..40], [8, 0, 0, 0, 1, 0, 1, 0]);
         assert_eq!(entry[40..48], 1_700_000_000_000_000_000_u64.to_le_bytes());
         assert_eq!(entry[48..56], 4_u64.to_le_bytes());
         assert_eq!(entry[64..72], 500_u64.to_le_bytes());
-        assert_eq!(
-            entry[72..89],
-            *b"\x06\x06\x06\x06\x06\x06\x06\x06\x06\x06\x06\x06\x06\x06\x06\x06a"
-        );
+        assert_eq!(entry[72..88], [6; 16]);
+        assert_eq!(entry[88..96], [0xE8, 3, 0, 0, 100, 0, 0, 0]);
+        assert_eq!(entry[96..104], [0xA0, 1, 7, 0, 0, 0, 0, 0], "0640");
+        assert_eq!(entry[104..112], *b"a\x4D\0\x03\0xyz");
+        assert_eq!(entry[112..128], *Uuid::from_u128(3).as_bytes());
     }
 
     #[test]
@@ -328,6 +387,7 @@ mod tests {
         assert!(reason(|c| c.entries[2].id = c.entries[0].id).contains("two checkpoints"));
         assert!(reason(|c| c.entries[0].generation = Generation(6)).contains("later"));
         assert!(reason(|c| c.entries[0].participants = 0).contains("participants"));
+        assert!(reason(|c| c.entries[0].access.mode = 0o1000).contains("permission"));
         assert!(reason(|c| c.entries[0].name.clear()).contains("name"));
         assert!(reason(|c| c.entries[0].name = "n".repeat(129)).contains("name"));
     }
@@ -345,7 +405,12 @@ mod tests {
         assert_eq!(refusal(80 + 36, &[0xFF; 2]), FormatError::Corrupt(long));
         let few = refusal(72, &[2]);
         assert!(matches!(few, FormatError::Corrupt(t) if t.contains("after the last field")));
-        let not_text = refusal(80 + 88, &[0xFF]);
+        assert!(refusal(80 + 38, &[2]).to_string().contains("flags 0x2"));
+        assert!(refusal(80 + 97, &[2]).to_string().contains("permission"));
+        let attributes = refusal(80 + 98, &[0xFF; 2]).to_string();
+        assert!(attributes.contains("a field of 65535 bytes"), "{attributes}");
+        assert!(refusal(80 + 105 + 98, &[6]).to_string().contains("attribute of 3 bytes"));
+        let not_text = refusal(80 + 104, &[0xFF]);
         assert!(matches!(not_text, FormatError::Corrupt(t) if t.contains("UTF-8")));
     }
 
@@ -360,6 +425,7 @@ mod tests {
             parent: [0; 16],
             catalogue: catalogue.encode(slot).extent,
             committed_unix_ns: 0,
+            owner: Owner::default(),
         };
         assert_eq!(catalogue.validate(&root, &layout), Ok(()));
         let mut outside = catalogue.clone();

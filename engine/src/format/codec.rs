@@ -168,8 +168,12 @@ impl<'a> Reader<'a> {
         if major > MAJOR {
             return Err(newer(format!("{major}.{minor}")));
         }
-        if major < MAJOR {
+        if major == 0 {
             return Err(corrupt(format!("format {major}.{minor} does not exist")));
+        }
+        if major < MAJOR {
+            let found = format!("{major}.{minor}");
+            return Err(FormatError::Older { found, supported: format!("{MAJOR}.0") });
         }
         reader.newer_minor = minor > MINOR;
         reader.zeros(4)?;
@@ -288,6 +292,22 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Text of `len` bytes in a field of `size`, filled up with zeros.
+    pub(super) fn padded_text(&mut self, len: usize, size: usize) -> Result<String, FormatError> {
+        let text = self.text(len, size)?;
+        self.zeros(size - len)?;
+        Ok(text)
+    }
+
+    /// Flags, of which this program knows those in `known`.
+    pub(super) fn flags(&mut self, known: u16) -> Result<u16, FormatError> {
+        let flags = self.u16()?;
+        if flags & !known != 0 && !self.newer_minor {
+            return Err(corrupt(format!("flags {flags:#x}, of which {known:#x} are known")));
+        }
+        Ok(flags & known)
+    }
+
     /// Bytes that have no meaning yet.
     pub(super) fn zeros(&mut self, count: usize) -> Result<(), FormatError> {
         if self.take(count)?.iter().any(|b| *b != 0) && !self.newer_minor {
@@ -346,7 +366,7 @@ mod tests {
         assert_eq!(bytes.len(), 4096);
         assert_eq!(bytes[..8], MAGIC);
         assert_eq!(bytes[8..24], hash128(&bytes[24..]));
-        assert_eq!(bytes[24..32], [1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[24..32], [2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[32..40], META_AT.to_le_bytes());
         assert_eq!(bytes[40..48], 72_u64.to_le_bytes());
         assert_eq!(bytes[48..64], *POOL.as_bytes());
@@ -371,13 +391,17 @@ mod tests {
 
         // A newer major version counts only under a right hash.
         let mut newer = good.clone();
-        newer[24] = 2;
+        newer[24] = 3;
         assert!(matches!(refusal(&newer), FormatError::Corrupt(t) if t.starts_with("hash")));
         let (newer, _) = edited(&newer, |b| b[32] ^= 1);
-        let supported = "1.0".into();
-        assert_eq!(refusal(&newer), FormatError::Newer { found: "2.0".into(), supported });
-        let (older, _) = edited(&good, |b| b[24] = 0);
-        assert!(matches!(refusal(&older), FormatError::Corrupt(t) if t.contains("does not exist")));
+        let supported = "2.0".to_owned();
+        let found = "3.0".into();
+        assert_eq!(refusal(&newer), FormatError::Newer { found, supported: supported.clone() });
+        // So does an older one, whatever follows.
+        let (older, _) = edited(&good, |b| (b[24], b[26], b[32]) = (1, 7, b[32] ^ 1));
+        assert_eq!(refusal(&older), FormatError::Older { found: "1.7".into(), supported });
+        let (none, _) = edited(&good, |b| b[24] = 0);
+        assert!(matches!(refusal(&none), FormatError::Corrupt(t) if t.contains("does not exist")));
 
         let (crooked, _) = edited(&good, |b| b[32] = 1);
         assert!(Reader::open(MAGIC, &crooked, META_AT + 1).is_err(), "not block aligned");

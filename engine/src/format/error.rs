@@ -18,6 +18,14 @@ pub enum FormatError {
         /// What this program reads.
         supported: String,
     },
+    /// Sound bytes of an older format.
+    #[error("format {found} is older than {supported}, the oldest that this program reads")]
+    Older {
+        /// What the bytes say.
+        found: String,
+        /// What this program reads.
+        supported: String,
+    },
     /// A structure of this pool, but not the bytes that were written; the text says what does not
     /// match.
     #[error("{0}")]

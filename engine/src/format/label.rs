@@ -11,9 +11,17 @@
 //! | 104    | 2       | index of this drive in the table                       |
 //! | 106    | 2       | drives in the table                                    |
 //! | 108    | 1       | copies of each chunk: 1 or 2                           |
-//! | 109    | 3       | zero                                                   |
+//! | 109    | 1       | copies of each segment table: 1 to 8                   |
+//! | 110    | 2       | zero                                                   |
 //! | 112    | 80      | the layout                                             |
-//! | 192    | 96 each | drives: uuid 16, capacity 8, length of the serial 1, state 1, zero 6, serial 64 |
+//! | 192    | 32      | zero, for what hosts may have to know                  |
+//! | 224    | 288     | zero                                                   |
+//! | 512    | 16 each | ancestors: ids of the 32 labels before, newest first, then zeros |
+//! | 1024   | 96 each | drives: uuid 16, capacity 8, length of the serial 1, state 1, zero 6, serial 64 |
+//!
+//! The id of a label is the hash of the pool's uuid, bytes 64 to 104, and bytes 106 to the end of
+//! the table. It is the same on every drive, and stands for the whole history of the membership:
+//! the ids of the labels before are part of it.
 //!
 //! Incompatible features: bit 0, chunks have two copies; bit 1, a drive's state is not 0. A bit is
 //! set exactly when this holds.
@@ -22,8 +30,8 @@ use uuid::Uuid;
 
 use super::codec::{Magic, PROLOGUE_BYTES, Reader, Writer, corrupt, newer};
 use super::layout::check_capacity;
-use super::{FormatError, Layout, MAJOR, MINOR};
-use crate::limits::{BLOCK_BYTES, MAX_DRIVES};
+use super::{FormatError, Layout, MAJOR, MINOR, hash128};
+use crate::limits::{BLOCK_BYTES, MAX_DRIVES, MAX_NUMBER};
 use crate::units::{Copies, DriveIndex, Location};
 
 const MAGIC: Magic = *b"STNLABEL";
@@ -39,9 +47,26 @@ const MIRROR: u64 = 1 << 0;
 /// Incompatible feature: the drive table has a drive that is not a full member.
 const DRIVE_STATES: u64 = 1 << 1;
 
-const TABLE_AT: u64 = 192;
+/// Copies of each segment table, where there are as many drives.
+const TABLE_COPIES: usize = 3;
+/// The most copies of a segment table.
+pub(super) const MAX_TABLE_COPIES: u8 = 8;
+
+/// Ids of earlier labels that a label keeps.
+pub const MAX_ANCESTORS: usize = 32;
+
+const FOR_HOSTS_BYTES: usize = 32;
+const LAYOUT_END: usize = 192;
+const ANCESTORS_AT: usize = 512;
+const TABLE_AT: u64 = 1024;
 const DRIVE_BYTES: u64 = 16 + 8 + 8 + MAX_SERIAL_BYTES as u64;
-const _: () = assert!(TABLE_AT + MAX_DRIVES as u64 * DRIVE_BYTES <= BLOCK_BYTES);
+/// The index, which is the drive's own: the id covers what lies before and after it.
+const INDEX_IN_BODY: usize = 40;
+const _: () = {
+    assert!(TABLE_AT + MAX_DRIVES as u64 * DRIVE_BYTES == BLOCK_BYTES);
+    assert!(ANCESTORS_AT + 16 * MAX_ANCESTORS == TABLE_AT as usize);
+    assert!(TABLE_COPIES <= MAX_TABLE_COPIES as usize);
+};
 
 /// Features that a pool uses beyond its version and that this program does not know, one bit each.
 /// The program refuses to read a pool with an incompatible feature that it does not know.
@@ -125,14 +150,19 @@ pub struct DriveEntry {
 pub struct Label {
     /// The pool.
     pub pool: Uuid,
-    /// Raised whenever the drive table changes.
+    /// 1 in a new pool; raised by one whenever the drive table changes ([`Label::follow`]).
     pub epoch: u64,
+    /// [`Label::id`] of the labels before, newest first, at most [`MAX_ANCESTORS`]. None in a new
+    /// pool.
+    pub ancestors: Vec<[u8; 16]>,
     /// When the pool was formatted, nanoseconds since 1970.
     pub created_unix_ns: u64,
     /// Features that this program does not know; default for a new pool.
     pub features: Features,
     /// Copies of each chunk that a checkpoint gets while enough drives take part: 1 or 2.
     pub copies: u8,
+    /// Drives on which each segment table lies, while enough drives take part.
+    pub table_copies: u8,
     /// Which of `drives` this drive is.
     pub index: DriveIndex,
     /// All drives of the pool.
@@ -141,7 +171,36 @@ pub struct Label {
     pub layout: Layout,
 }
 
+/// Copies of each segment table in a new pool of that many drives: three, or one on each drive.
+pub fn table_copies_of(drives: usize) -> u8 {
+    drives.min(TABLE_COPIES) as u8
+}
+
 impl Label {
+    /// Identifies the label, the same on every drive: it covers the membership and its history, and
+    /// not which drive carries the label.
+    pub fn id(&self) -> [u8; 16] {
+        let fields = self.encode_fields();
+        let body = fields.body();
+        let (before, after) = (&body[..INDEX_IN_BODY], &body[INDEX_IN_BODY + 2..]);
+        hash128(&[self.pool.as_bytes(), before, after].concat())
+    }
+
+    /// Makes it the label that follows `before`: of the next epoch, with `before` as the newest of
+    /// its ancestors.
+    pub fn follow(&mut self, before: &Label) {
+        self.epoch = before.epoch + 1;
+        let earlier = before.ancestors.iter().take(MAX_ANCESTORS - 1);
+        self.ancestors = std::iter::once(before.id()).chain(earlier.copied()).collect();
+    }
+
+    /// Whether `earlier` is this label, or one that it was made from by at most
+    /// [`MAX_ANCESTORS`] changes. Otherwise the two are different histories, as far as is known.
+    pub fn descends_from(&self, earlier: &Label) -> bool {
+        let id = earlier.id();
+        self.id() == id || self.ancestors.contains(&id)
+    }
+
     /// The entry of the drive that carries this label.
     pub fn drive(&self) -> &DriveEntry {
         &self.drives[self.index.as_usize()]
@@ -191,6 +250,15 @@ impl Label {
         if self.pool.is_nil() {
             return Err("the pool has no uuid".into());
         }
+        if !(1..=MAX_NUMBER).contains(&self.epoch) {
+            return Err(format!("epoch {}", self.epoch));
+        }
+        if self.ancestors.len() > MAX_ANCESTORS || self.ancestors.len() as u64 >= self.epoch {
+            return Err(format!("{} labels before epoch {}", self.ancestors.len(), self.epoch));
+        }
+        if self.ancestors.contains(&[0; 16]) {
+            return Err("a label before has no id".into());
+        }
         if self.drives.is_empty() || self.drives.len() > MAX_DRIVES {
             return Err(format!("{} drives; a pool has 1 to {MAX_DRIVES}", self.drives.len()));
         }
@@ -202,6 +270,10 @@ impl Label {
         }
         if usize::from(self.copies) > self.drives.len() {
             return Err(format!("{} copies on {} drives", self.copies, self.drives.len()));
+        }
+        let most = MAX_TABLE_COPIES.min(self.drives.len() as u8);
+        if !(1..=most).contains(&self.table_copies) {
+            return Err(format!("{} copies of each segment table", self.table_copies));
         }
         if self.members().next().is_none() {
             return Err("no drive is a member".into());
@@ -227,6 +299,10 @@ impl Label {
     /// When [`Label::check`] fails: a label that no reader accepts must not be written.
     pub fn encode(&self, offset_bytes: u64) -> Vec<u8> {
         assert_eq!(self.check(), Ok(()), "an impossible label");
+        self.encode_fields().seal(offset_bytes).bytes
+    }
+
+    fn encode_fields(&self) -> Writer {
         let mut writer = Writer::new(MAGIC, self.pool, BLOCK_BYTES);
         writer.u64(self.epoch);
         writer.u64(self.created_unix_ns);
@@ -236,8 +312,13 @@ impl Label {
         writer.u16(self.index.0);
         writer.u16(self.drives.len() as u16);
         writer.u8(self.copies);
-        writer.zeros(3);
+        writer.u8(self.table_copies);
+        writer.zeros(2);
         self.layout.encode(&mut writer);
+        debug_assert_eq!(writer.body().len() + PROLOGUE_BYTES as usize, LAYOUT_END);
+        writer.zeros(ANCESTORS_AT - LAYOUT_END);
+        self.ancestors.iter().for_each(|id| writer.put(id));
+        writer.zeros(16 * (MAX_ANCESTORS - self.ancestors.len()));
         debug_assert_eq!(writer.body().len() as u64 + PROLOGUE_BYTES, TABLE_AT);
         for drive in &self.drives {
             writer.uuid(drive.uuid);
@@ -248,7 +329,7 @@ impl Label {
             writer.put(drive.serial.as_bytes());
             writer.zeros(MAX_SERIAL_BYTES - drive.serial.len());
         }
-        writer.seal(offset_bytes).bytes
+        writer
     }
 
     /// Reads one block that was read at `offset_bytes`.
@@ -265,16 +346,30 @@ impl Label {
         }
         let index = DriveIndex(reader.u16()?);
         let count = reader.u16()?;
-        let copies = reader.u8()?;
-        reader.zeros(3)?;
+        let (copies, table_copies) = (reader.u8()?, reader.u8()?);
+        reader.zeros(2)?;
         let layout = Layout::decode(&mut reader)?;
+        reader.zeros(FOR_HOSTS_BYTES)?;
+        reader.zeros(ANCESTORS_AT - LAYOUT_END - FOR_HOSTS_BYTES)?;
+        let ancestors = decode_ancestors(&mut reader)?;
         let mut drives = Vec::with_capacity(reader.count(count.into(), DRIVE_BYTES)?);
         for _ in 0..count {
             drives.push(decode_drive(&mut reader)?);
         }
         let pool = reader.pool;
         reader.finish()?;
-        let label = Label { pool, epoch, created_unix_ns, features, copies, index, drives, layout };
+        let label = Label {
+            pool,
+            epoch,
+            ancestors,
+            created_unix_ns,
+            features,
+            copies,
+            table_copies,
+            index,
+            drives,
+            layout,
+        };
         label.check().map_err(FormatError::Corrupt)?;
         if incompat != label.incompat() {
             return Err(corrupt(format!("features {incompat:#x} that its content does not have")));
@@ -283,13 +378,26 @@ impl Label {
     }
 }
 
+/// The ids before the first zeros; only zeros may follow.
+fn decode_ancestors(reader: &mut Reader<'_>) -> Result<Vec<[u8; 16]>, FormatError> {
+    let mut ancestors = Vec::new();
+    for number in 0..MAX_ANCESTORS {
+        let id = reader.hash()?;
+        if id == [0; 16] {
+            reader.zeros(16 * (MAX_ANCESTORS - 1 - number))?;
+            break;
+        }
+        ancestors.push(id);
+    }
+    Ok(ancestors)
+}
+
 fn decode_drive(reader: &mut Reader<'_>) -> Result<DriveEntry, FormatError> {
     let (uuid, capacity_bytes) = (reader.uuid()?, reader.u64()?);
     let serial_bytes = usize::from(reader.u8()?);
     let state = DriveState::decode(reader.u8()?)?;
     reader.zeros(6)?;
-    let serial = reader.text(serial_bytes, MAX_SERIAL_BYTES)?;
-    reader.zeros(MAX_SERIAL_BYTES - serial_bytes)?;
+    let serial = reader.padded_text(serial_bytes, MAX_SERIAL_BYTES)?;
     Ok(DriveEntry { uuid, serial, capacity_bytes, state })
 }
 
@@ -314,9 +422,11 @@ mod tests {
         Label {
             pool: Uuid::from_u128(0xABCD),
             epoch: 1,
+            ancestors: Vec::new(),
             created_unix_ns: 1_700_000_000_000_000_000,
             features: Features::default(),
             copies: 1,
+            table_copies: table_copies_of(2),
             index: DriveIndex(1),
             layout: Layout::plan(&[64 * MIB, 100 * MIB], MIB).unwrap(),
             drives,
@@ -355,12 +465,12 @@ mod tests {
         assert_eq!(bytes[..8], *b"STNLABEL");
         assert_eq!(bytes[64..72], 1_u64.to_le_bytes());
         assert_eq!(bytes[72..80], label.created_unix_ns.to_le_bytes());
-        assert_eq!(bytes[104..112], [1, 0, 2, 0, 1, 0, 0, 0]);
+        assert_eq!(bytes[104..112], [1, 0, 2, 0, 1, 2, 0, 0]);
         assert_eq!(bytes[112..120], MIB.to_le_bytes());
         assert_eq!(bytes[184..192], label.layout.slot_offset(0).to_le_bytes());
-        assert_eq!(bytes[288..304], *Uuid::from_u128(2).as_bytes());
-        assert_eq!(bytes[304..312], (100 * MIB).to_le_bytes());
-        assert_eq!(bytes[312..329], *b"\x08\0\0\0\0\0\0\0SERIAL-2\0");
+        assert_eq!(bytes[1120..1136], *Uuid::from_u128(2).as_bytes());
+        assert_eq!(bytes[1136..1144], (100 * MIB).to_le_bytes());
+        assert_eq!(bytes[1144..1161], *b"\x08\0\0\0\0\0\0\0SERIAL-2\0");
         assert_eq!(label.drive().serial, "SERIAL-2");
     }
 
@@ -417,13 +527,102 @@ mod tests {
         refused("metadata beyond any drive", 176, &[0xFF; 8]);
         refused("metadata beyond this drive", 176, &[0, 0, 1]);
         refused("another data area", 186, &[1]);
-        refused("a drive without uuid", 192, &[0; 16]);
-        refused("a tiny drive", 208, &[0; 8]);
-        refused("a drive state that does not exist", 217, &[3]);
-        refused("an absent drive without the feature", 217, &[1]);
-        refused("two drives with one uuid", 288, Uuid::from_u128(1).as_bytes());
-        refused("a serial that is too long", 216, &[65]);
-        refused("a serial that is not text", 224, &[0xFF]);
+        refused("no epoch", 64, &[0; 8]);
+        refused("an epoch that leaves no room", 64, &(MAX_NUMBER + 1).to_le_bytes());
+        refused("no copies of tables", 109, &[0]);
+        refused("more copies of tables than drives", 109, &[3]);
+        refused("a reserved byte", 111, &[1]);
+        refused("a byte for hosts", 192, &[1]);
+        refused("a byte before the ancestors", 511, &[1]);
+        refused("an ancestor of the first label", 512, &[1]);
+        refused("an ancestor behind a gap", 528, &[1]);
+        refused("a drive without uuid", 1024, &[0; 16]);
+        refused("a tiny drive", 1040, &[0; 8]);
+        refused("a drive state that does not exist", 1049, &[3]);
+        refused("an absent drive without the feature", 1049, &[1]);
+        refused("two drives with one uuid", 1120, Uuid::from_u128(1).as_bytes());
+        refused("a serial that is too long", 1048, &[65]);
+        refused("a serial that is not text", 1056, &[0xFF]);
+    }
+
+    /// The labels of one pool after each of that many changes.
+    fn history(changes: usize) -> Vec<Label> {
+        let mut labels = vec![label()];
+        for number in 0..changes {
+            let mut next = labels[number].clone();
+            next.drives[0].state =
+                if number % 2 == 0 { DriveState::Absent } else { DriveState::Member };
+            next.follow(&labels[number]);
+            labels.push(next);
+        }
+        labels
+    }
+
+    #[test]
+    fn ancestors_lie_as_specified() {
+        let labels = history(40);
+        let last = &labels[40];
+        assert_eq!((last.epoch, last.ancestors.len()), (41, MAX_ANCESTORS));
+        let bytes = last.encode(MIB);
+        assert_eq!(bytes[512..528], labels[39].id());
+        assert_eq!(bytes[1008..1024], labels[8].id());
+        assert_eq!(Label::decode(&bytes, MIB).as_ref(), Ok(last));
+        let second = labels[1].encode(MIB);
+        assert_eq!((&second[512..528], &second[528..544]), (&labels[0].id()[..], &[0; 16][..]));
+    }
+
+    #[test]
+    fn a_label_descends_from_those_that_it_was_made_from() {
+        let labels = history(40);
+        let last = &labels[40];
+        assert!(labels[8..].iter().all(|earlier| last.descends_from(earlier)));
+        assert!(!last.descends_from(&labels[7]), "too long ago to be known");
+        assert!(!labels[39].descends_from(last));
+        // Another history of the same pool, of as many changes, and with the same drive table.
+        let mut other = labels[1].clone();
+        other.drives[0].state = DriveState::Rebuilding;
+        other.follow(&labels[0]);
+        assert!(!last.descends_from(&other) && !labels[1].descends_from(&other));
+        let mut joined = labels[2].clone();
+        joined.follow(&other);
+        assert_eq!((joined.epoch, &joined.drives), (3, &labels[2].drives));
+        assert!(!joined.descends_from(&labels[2]) && !labels[2].descends_from(&joined));
+        // Every drive of the pool has a label of the same id.
+        let of_another_drive = Label { index: DriveIndex(0), ..last.clone() };
+        assert!(last.descends_from(&of_another_drive) && of_another_drive.descends_from(last));
+    }
+
+    #[test]
+    fn id_is_of_the_membership_not_of_the_copy() {
+        let label = history(1).remove(1);
+        let id = label.id();
+        let others = [
+            Label { pool: Uuid::from_u128(1), ..label.clone() },
+            Label { epoch: 3, ..label.clone() },
+            Label { created_unix_ns: 0, ..label.clone() },
+            Label { features: Features { compat: 1, ro_compat: 0 }, ..label.clone() },
+            Label { copies: 2, ..label.clone() },
+            Label { table_copies: 1, ..label.clone() },
+            Label { ancestors: vec![[1; 16]], ..label.clone() },
+            Label { layout: Layout::plan(&[64 * MIB], MIB / 2).unwrap(), ..label.clone() },
+            Label { drives: vec![label.drives[1].clone()], ..label.clone() },
+        ];
+        assert!(others.iter().all(|other| other.id() != id));
+        // As specified: the pool, then bytes 64 to 104 and 106 to the end of any copy.
+        let (bytes, pool) = (label.encode(MIB), label.pool);
+        let end = 1024 + 2 * 96;
+        assert_eq!(id, hash128(&[pool.as_bytes(), &bytes[64..104], &bytes[106..end]].concat()));
+    }
+
+    #[test]
+    fn a_label_of_format_1_is_older() {
+        // Written by the release before, on a file of 48 MiB.
+        let mut bytes = include_bytes!("golden/label-1.0.bin").to_vec();
+        bytes.resize(BLOCK_BYTES as usize, 0);
+        let (found, supported) = ("1.0".to_owned(), "2.0".to_owned());
+        assert_eq!(Label::decode(&bytes, MIB), Err(FormatError::Older { found, supported }));
+        bytes[64] ^= 1;
+        assert!(matches!(Label::decode(&bytes, MIB), Err(FormatError::Corrupt(_))));
     }
 
     #[test]

@@ -46,14 +46,22 @@ const ROOT_FRONT: u64 = FRONT_LABELS[1] + REGION_BYTES;
 /// Counted back from the end.
 const ROOT_BACK: u64 = BACK_LABELS[0] + ROOT_ZONE_BYTES;
 
+/// A drive may rewrite a whole unit of up to this size when a block of it is written, and tear it
+/// when power fails. Whatever is written at different times lies in different units.
+pub(super) const META_UNIT_BYTES: u64 = 64 << 10;
+
 /// Bytes of a catalogue between its prologue and its first entry.
 pub(super) const CATALOGUE_HEADER_BYTES: u64 = 16;
-/// Bytes of a catalogue's entry without the name.
-pub(super) const CATALOGUE_ENTRY_BYTES: u64 = 88;
+/// Bytes of a catalogue's entry without name and attributes.
+pub(super) const CATALOGUE_ENTRY_BYTES: u64 = 104;
+/// Bytes of a catalogue slot for each checkpoint: an entry with the longest name, and a few bytes
+/// of attributes.
+const SLOT_BYTES_PER_CHECKPOINT: u64 = 256;
 const CATALOGUE_AT: u64 = ROOT_FRONT + ROOT_ZONE_BYTES;
 
-/// One checkpoint of the catalogue per this much of the smallest drive, up to `MAX_CHECKPOINTS`.
+/// One checkpoint of the catalogue per this much of the smallest drive, up to this many.
 const DRIVE_BYTES_PER_CHECKPOINT: u64 = 2 * MIB;
+const MOST_PLANNED_CHECKPOINTS: u64 = 4096;
 /// Metadata area per data chunk of the pool: a chunk record, and a quarter more for fragmentation
 /// and for tables that wait two generations to be freed.
 const META_BYTES_PER_CHUNK: u64 = 20;
@@ -65,6 +73,9 @@ const META_SHARE: u64 = 8;
 const _: () = {
     assert!(ROOT_ZONE_BYTES == REGION_BYTES && REGION_BYTES.is_multiple_of(BLOCK_BYTES));
     assert!(ROOT_STRIDE_BYTES.is_multiple_of(BLOCK_BYTES));
+    assert!(CATALOGUE_AT.is_multiple_of(META_UNIT_BYTES));
+    assert!(CATALOGUE_ENTRY_BYTES + MAX_NAME_BYTES as u64 <= SLOT_BYTES_PER_CHECKPOINT);
+    assert!(MOST_PLANNED_CHECKPOINTS <= MAX_CHECKPOINTS as u64);
     // The smallest drive, with the largest metadata area it can get, has room for the largest
     // chunk.
     let catalogues = CATALOGUE_SLOTS * catalogue_slot_bytes_for(MIN_POOL_CHECKPOINTS as u64);
@@ -113,7 +124,7 @@ impl Layout {
         }
         let smallest = capacities_bytes.iter().copied().min().unwrap_or(0);
         let chunks: u64 = capacities_bytes.iter().map(|c| end_of(*c) / chunk_bytes).sum();
-        let max_checkpoints = (smallest / DRIVE_BYTES_PER_CHECKPOINT).min(MAX_CHECKPOINTS as u64);
+        let max_checkpoints = (smallest / DRIVE_BYTES_PER_CHECKPOINT).min(MOST_PLANNED_CHECKPOINTS);
         let wanted = chunks
             .saturating_mul(META_BYTES_PER_CHUNK)
             .saturating_add(max_checkpoints * META_BYTES_PER_CHECKPOINT);
@@ -169,7 +180,8 @@ impl Layout {
         CATALOGUE_AT + slot * self.catalogue_slot_bytes
     }
 
-    /// Bytes of one catalogue slot: the catalogue of `max_checkpoints` with the longest names fits.
+    /// Bytes of one catalogue slot: the catalogue of `max_checkpoints` with the longest names fits,
+    /// if they have no attributes.
     pub fn catalogue_slot_bytes(&self) -> u64 {
         self.catalogue_slot_bytes
     }
@@ -272,10 +284,9 @@ fn end_of(capacity_bytes: u64) -> u64 {
 }
 
 const fn catalogue_slot_bytes_for(max_checkpoints: u64) -> u64 {
-    let most = PROLOGUE_BYTES
-        + CATALOGUE_HEADER_BYTES
-        + max_checkpoints * (CATALOGUE_ENTRY_BYTES + MAX_NAME_BYTES as u64);
-    most.next_multiple_of(BLOCK_BYTES)
+    let most =
+        PROLOGUE_BYTES + CATALOGUE_HEADER_BYTES + max_checkpoints * SLOT_BYTES_PER_CHECKPOINT;
+    most.next_multiple_of(META_UNIT_BYTES)
 }
 
 /// Whether the drive can be part of a pool.
@@ -413,17 +424,18 @@ mod tests {
             "the end is rounded down"
         );
         let layout = Layout::plan(&[capacity], MIB).unwrap();
-        assert_eq!(layout.max_checkpoints(), MAX_CHECKPOINTS);
+        assert_eq!(layout.max_checkpoints(), 4096);
         assert_eq!(layout.root_zone_range(Zone::Front, capacity), (3 * MIB, MIB));
         assert_eq!(layout.root_zone_range(Zone::Back, capacity), (8189 * MIB, MIB));
         assert_eq!(layout.catalogue_offset(Generation(0)), 4 * MIB);
-        assert_eq!(layout.catalogue_slot_bytes(), 4096 * 217);
-        assert_eq!(layout.meta_offset(), 4 * MIB + 4 * 4096 * 217);
+        // 80 bytes and 256 for each checkpoint, in units of 64 KiB.
+        assert_eq!(layout.catalogue_slot_bytes(), 17 * (64 << 10));
+        assert_eq!(layout.meta_offset(), 4 * MIB + 4 * 17 * (64 << 10));
         // 4096 checkpoints of 64 KiB and 8192 chunks of 20 bytes.
         assert_eq!(layout.meta_blocks(), 4096 * 16 + 40);
-        assert_eq!(layout.slot_offset(0), 264 * MIB);
-        assert_eq!(layout.slot_offset(3), 267 * MIB);
-        assert_eq!(layout.data_slots(capacity), 8189 - 264);
+        assert_eq!(layout.slot_offset(0), 265 * MIB);
+        assert_eq!(layout.slot_offset(3), 268 * MIB);
+        assert_eq!(layout.data_slots(capacity), 8189 - 265);
     }
 
     #[test]

@@ -149,6 +149,7 @@ mod tests {
         every_cut_is_noticed, every_flip_is_noticed,
     };
     use super::*;
+    use crate::format::{Access, Attributes};
     use crate::units::Generation;
 
     const POOL: Uuid = Uuid::from_u128(0xABCD);
@@ -256,6 +257,9 @@ mod tests {
             committed_unix_ns: 0,
             generation: Generation(1),
             manifest: manifest.encode(META_AT).extent,
+            access: Access::of(0, 0),
+            pinned: false,
+            attributes: Attributes::default(),
         };
         assert_eq!(manifest.validate(&entry, &layout), Ok(()));
         let others = [

@@ -15,6 +15,7 @@
 //! - What `decode` returns is consistent in itself. `validate` checks whether it fits the pool
 //!   (drives, slots, areas); callers use neither locations nor extents before that.
 
+pub mod attributes;
 pub mod catalogue;
 mod checksum;
 mod codec;
@@ -23,19 +24,26 @@ pub mod label;
 pub mod layout;
 pub mod manifest;
 mod object;
+pub mod owner;
 pub mod root;
 pub mod segment;
+pub mod shard;
 #[cfg(test)]
 pub(crate) mod testing;
 mod version;
 
-pub use catalogue::{Catalogue, CatalogueEntry};
+pub use attributes::{AttributeType, Attributes};
+pub use catalogue::{Access, Catalogue, CatalogueEntry};
 pub use checksum::{crc64, hash128};
 pub use error::FormatError;
-pub use label::{DriveEntry, DriveState, Features, Label, MAX_SERIAL_BYTES, Redundancy};
+pub use label::{
+    DriveEntry, DriveState, Features, Label, MAX_SERIAL_BYTES, Redundancy, table_copies_of,
+};
 pub use layout::{Layout, Zone};
 pub use manifest::{Manifest, SegmentRef};
 pub use object::{Encoded, MetaExtent, blocks_of};
+pub use owner::{Owner, OwnerProcess};
 pub use root::Root;
-pub use segment::{ChunkRecord, SegmentTable, Shard};
+pub use segment::{ChunkRecord, SegmentTable};
+pub use shard::Shard;
 pub use version::{MAJOR, MINOR};

@@ -9,16 +9,18 @@
 //! | 96     | 16   | id of the root before                     |
 //! | 112    | 32   | extent of the catalogue                   |
 //! | 144    | 8    | committed, nanoseconds since 1970         |
+//! | 152    | 184  | the owner record (`owner`)                |
 //!
-//! Bytes 80 to 152 are the same on every drive; the id is the hash of the pool's uuid and these
-//! bytes. Two roots of one generation with different ids are a fork: two owners wrote one pool.
+//! Bytes 80 to 336 are the same on every drive; the id is the hash of the pool's uuid and bytes 80
+//! to 168: up to the open id, which is the first field of the owner record. Two roots of one
+//! generation and epoch with different ids are a fork: two owners wrote one pool.
 
 use uuid::Uuid;
 
 use super::codec::{Magic, Reader, Writer, corrupt};
 use super::layout::{ROOT_STRIDE_BYTES, ROOT_ZONE_BYTES};
-use super::{FormatError, Layout, MetaExtent, hash128};
-use crate::limits::{BLOCK_BYTES, ROOT_SLOTS};
+use super::{FormatError, Layout, MetaExtent, Owner, hash128};
+use crate::limits::{BLOCK_BYTES, MAX_NUMBER, ROOT_SLOTS};
 use crate::units::Generation;
 
 const MAGIC: Magic = *b"STN ROOT";
@@ -38,6 +40,8 @@ pub struct Root {
     pub catalogue: MetaExtent,
     /// When, nanoseconds since 1970, by the clock of the owner.
     pub committed_unix_ns: u64,
+    /// Who wrote it; the same in every root of one opening for writing.
+    pub owner: Owner,
 }
 
 impl Root {
@@ -45,25 +49,42 @@ impl Root {
     pub fn id(&self) -> [u8; 16] {
         let mut writer = Writer::new(MAGIC, self.pool, BLOCK_BYTES);
         writer.uuid(self.pool);
-        self.encode_shared(&mut writer);
+        self.encode_identity(&mut writer);
         hash128(writer.body())
     }
 
-    fn encode_shared(&self, writer: &mut Writer) {
+    /// Why a reader would refuse this root.
+    pub fn check(&self) -> Result<(), String> {
+        for (what, number) in [("generation", self.generation.0), ("open epoch", self.epoch)] {
+            if !(1..=MAX_NUMBER).contains(&number) {
+                return Err(format!("{what} {number}; 1 to {MAX_NUMBER} are allowed"));
+            }
+        }
+        self.owner.check()
+    }
+
+    /// What the id covers.
+    fn encode_identity(&self, writer: &mut Writer) {
         writer.u64(self.generation.0);
         writer.u64(self.epoch);
         writer.put(&self.parent);
         writer.extent(&self.catalogue);
         writer.u64(self.committed_unix_ns);
+        writer.uuid(self.owner.open_id);
     }
 
     /// One block for one drive, to be written at `offset_bytes`: [`Layout::root_offset`] of this
     /// generation.
+    ///
+    /// # Panics
+    /// When [`Root::check`] fails: a root that no reader accepts must not be written.
     pub fn encode(&self, drive: Uuid, offset_bytes: u64) -> Vec<u8> {
+        assert_eq!(self.check(), Ok(()), "an impossible root");
         assert_eq!(offset_in_zone(self.generation), offset_bytes % ROOT_ZONE_BYTES);
         let mut writer = Writer::new(MAGIC, self.pool, BLOCK_BYTES);
         writer.uuid(drive);
-        self.encode_shared(&mut writer);
+        self.encode_identity(&mut writer);
+        self.owner.encode_rest(&mut writer);
         writer.seal(offset_bytes).bytes
     }
 
@@ -90,8 +111,10 @@ impl Root {
             parent: reader.hash()?,
             catalogue: reader.extent()?,
             committed_unix_ns: reader.u64()?,
+            owner: Owner::decode(&mut reader)?,
         };
         reader.finish()?;
+        root.check().map_err(FormatError::Corrupt)?;
         if offset_in_zone(root.generation) != offset_bytes % ROOT_ZONE_BYTES {
             return Err(corrupt(format!(
                 "generation {} in the slot of another one",
@@ -124,11 +147,11 @@ fn offset_in_zone(generation: Generation) -> u64 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::Zone;
     use super::super::testing::{
         MIB, any_root, any_uuid, edited, edits, edits_give_an_error_or_another_value,
         every_cut_is_noticed, every_flip_is_noticed,
     };
+    use super::super::{OwnerProcess, Zone};
     use super::*;
 
     const POOL: Uuid = Uuid::from_u128(0xABCD);
@@ -152,6 +175,20 @@ mod tests {
                 hash: [9; 16],
             },
             committed_unix_ns: 1_700_000_000_000_000_000,
+            owner: Owner {
+                host_id: [4; 16],
+                reservation_key: 0x0102_0304_0506_0708,
+                ..Owner::new(Uuid::from_u128(2), process(), "node-7", "trainer")
+            },
+        }
+    }
+
+    fn process() -> OwnerProcess {
+        OwnerProcess {
+            boot_id: Uuid::from_u128(3),
+            pid_namespace: 4_026_531_836,
+            pid: 4711,
+            started_ticks: 12_345_678_901,
         }
     }
 
@@ -216,11 +253,15 @@ mod tests {
             Root { parent: [8; 16], ..root.clone() },
             Root { catalogue: MetaExtent { hash: [8; 16], ..root.catalogue }, ..root.clone() },
             Root { committed_unix_ns: 0, ..root.clone() },
+            Root { owner: Owner { open_id: DRIVE, ..root.owner.clone() }, ..root.clone() },
         ];
         assert!(others.iter().all(|other| other.id() != id));
-        // As specified: the pool, then bytes 80 to 152 of any copy.
+        // What else is known of the owner does not distinguish roots.
+        let same = Owner { reservation_key: 1, ..root.owner.clone() };
+        assert_eq!(Root { owner: same, ..root.clone() }.id(), id);
+        // As specified: the pool, then bytes 80 to 168 of any copy.
         let bytes = root.encode(DRIVE, offset_of(&root));
-        assert_eq!(id, hash128(&[POOL.as_bytes(), &bytes[80..152]].concat()));
+        assert_eq!(id, hash128(&[POOL.as_bytes(), &bytes[80..168]].concat()));
     }
 
     #[test]
@@ -235,6 +276,41 @@ mod tests {
         assert_eq!(bytes[120..128], 80_u64.to_le_bytes());
         assert_eq!(bytes[128..144], [9; 16]);
         assert_eq!(bytes[144..152], 1_700_000_000_000_000_000_u64.to_le_bytes());
+        assert_eq!(bytes[40..48], 336_u64.to_le_bytes(), "the length");
+        assert_eq!(bytes[152..168], *Uuid::from_u128(2).as_bytes());
+        assert_eq!(bytes[168..184], *Uuid::from_u128(3).as_bytes());
+        assert_eq!(bytes[184..192], 4_026_531_836_u64.to_le_bytes());
+        assert_eq!(bytes[192..200], 4711_u64.to_le_bytes());
+        assert_eq!(bytes[200..208], 12_345_678_901_u64.to_le_bytes());
+        assert_eq!(bytes[208..224], [4; 16]);
+        assert_eq!(bytes[224..232], [8, 7, 6, 5, 4, 3, 2, 1]);
+        assert_eq!(bytes[232..240], [6, 7, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[240..247], *b"node-7\0");
+        assert_eq!(bytes[304..312], *b"trainer\0");
+    }
+
+    #[test]
+    fn impossible_roots_are_refused_under_a_right_hash() {
+        let (root, at) = (root(), offset_of(&root()));
+        let bytes = root.encode(DRIVE, at);
+        let refused = |what: &str, at_byte: usize, value: &[u8]| {
+            let range = at_byte..at_byte + value.len();
+            let (bytes, _) = edited(&bytes, |b| b[range].copy_from_slice(value));
+            let result = Root::decode(&bytes, POOL, DRIVE, at);
+            assert!(matches!(&result, Err(FormatError::Corrupt(_))), "{what}: {result:?}");
+        };
+        refused("the last generation there is", 80, &[0xFF; 8]);
+        refused("a generation in whose slot it lies", 80, &((1 << 62) + 1000_u64).to_le_bytes());
+        refused("no open epoch", 88, &[0; 8]);
+        refused("an open epoch that leaves no room", 88, &((1_u64 << 62) + 1).to_le_bytes());
+        refused("a host name that is too long", 232, &[65]);
+        refused("a command that is too long", 233, &[33]);
+        refused("bytes behind the host name", 250, b"x");
+        refused("a host name that cannot be printed", 240, &[0x1B]);
+        refused("a command that is not text", 304, &[0xFF]);
+        refused("a reserved byte", 196, &[1]);
+        let last = Root { epoch: MAX_NUMBER, ..root };
+        assert_eq!(Root::decode(&last.encode(DRIVE, at), POOL, DRIVE, at), Ok(last));
     }
 
     #[test]

@@ -13,10 +13,7 @@
 //! | 112    | 1       | copies c of each chunk: 1 or 2                              |
 //! | 113    | 15      | zero                                                        |
 //! | 128    | 8 + 8 c | chunks: CRC-64 8, locations 8 each                          |
-//! |        |         | shards                                                      |
-//!
-//! A shard: offset 8, length 8, length of the name 2, length of the dtype 1, dimensions 1, zero 4,
-//! shape 8 each, name, dtype.
+//! |        |         | shards (`shard`)                                            |
 //!
 //! A location has the slot in its low 48 bits and the drive in its high 16. The copies of a chunk
 //! lie on different drives.
@@ -26,17 +23,18 @@ use uuid::Uuid;
 use super::codec::{Magic, PROLOGUE_BYTES, Reader, Writer, corrupt};
 use super::label::{DriveEntry, MAX_COPIES};
 use super::object::MAX_META_OBJECT_BYTES;
-use super::{Encoded, FormatError, Layout, MetaExtent};
+use super::shard::{
+    MAX_SHARD_BYTES, SHARD_BYTES, check_shards, decode_shard, encode_shard, encoded_shards_bytes,
+};
+use super::{Encoded, FormatError, Layout, MetaExtent, Shard};
 use crate::limits::{
-    MAX_CHUNK_BYTES, MAX_DTYPE_BYTES, MAX_PARTICIPANTS, MAX_SEGMENT_BYTES, MAX_SHARD_DIMENSIONS,
-    MAX_SHARD_NAME_BYTES, MAX_SHARDS, MIN_CHUNK_BYTES,
+    MAX_CHUNK_BYTES, MAX_PARTICIPANTS, MAX_SEGMENT_BYTES, MAX_SHARDS, MIN_CHUNK_BYTES,
 };
 use crate::units::{Copies, DriveIndex, Location};
 
 const MAGIC: Magic = *b"STN SEGM";
 
 const HEADER_BYTES: u64 = 64;
-const SHARD_BYTES: u64 = 24;
 const SLOT_BITS: u32 = 48;
 
 /// Bytes of the record of a chunk with that many copies.
@@ -46,89 +44,9 @@ const fn chunk_record_bytes(copies: u8) -> u64 {
 
 const _: () = {
     let most_chunks = MAX_SEGMENT_BYTES / MIN_CHUNK_BYTES * chunk_record_bytes(MAX_COPIES);
-    let longest_shard =
-        SHARD_BYTES as usize + 8 * MAX_SHARD_DIMENSIONS + MAX_SHARD_NAME_BYTES + MAX_DTYPE_BYTES;
-    let most = PROLOGUE_BYTES + HEADER_BYTES + most_chunks + (MAX_SHARDS * longest_shard) as u64;
-    assert!(most <= MAX_META_OBJECT_BYTES);
-    assert!(MAX_DTYPE_BYTES <= u8::MAX as usize && MAX_SHARD_DIMENSIONS <= u8::MAX as usize);
-    assert!(MAX_SHARD_NAME_BYTES <= u16::MAX as usize);
+    let most_shards = MAX_SHARDS as u64 * MAX_SHARD_BYTES;
+    assert!(PROLOGUE_BYTES + HEADER_BYTES + most_chunks + most_shards <= MAX_META_OBJECT_BYTES);
 };
-
-/// A named range of a segment.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Shard {
-    /// Its name, unique in the segment.
-    pub name: String,
-    /// Where it starts in the segment.
-    pub offset_bytes: u64,
-    /// Its length.
-    pub len_bytes: u64,
-    /// Type of its elements, ASCII; empty when it is not a tensor.
-    pub dtype: String,
-    /// Its dimensions; empty for a scalar, or when it is not a tensor.
-    pub shape: Vec<u64>,
-}
-
-impl Shard {
-    fn encoded_bytes(&self) -> u64 {
-        SHARD_BYTES + (8 * self.shape.len() + self.name.len() + self.dtype.len()) as u64
-    }
-
-    fn check(&self) -> Result<(), String> {
-        if self.name.is_empty() || self.name.len() > MAX_SHARD_NAME_BYTES {
-            return Err(format!(
-                "a shard's name of {} bytes; 1 to {MAX_SHARD_NAME_BYTES} are allowed",
-                self.name.len()
-            ));
-        }
-        if self.dtype.len() > MAX_DTYPE_BYTES || !self.dtype.is_ascii() {
-            return Err(format!(
-                "shard {}: dtype {:?} is not ASCII of at most {MAX_DTYPE_BYTES} bytes",
-                self.name, self.dtype
-            ));
-        }
-        if self.shape.len() > MAX_SHARD_DIMENSIONS {
-            return Err(format!(
-                "shard {}: {} dimensions; at most {MAX_SHARD_DIMENSIONS} are allowed",
-                self.name,
-                self.shape.len()
-            ));
-        }
-        Ok(())
-    }
-}
-
-/// Sorts shards into the order of a table.
-#[cfg(any(test, feature = "internals"))]
-pub fn sort_shards(shards: &mut [Shard]) {
-    shards.sort_by_key(|s| (s.offset_bytes, s.len_bytes));
-}
-
-/// Whether these are the shards of a segment of this length: inside it, ascending, without overlap,
-/// each name once. Gaps are allowed, and so are empty shards between others.
-pub fn check_shards(shards: &[Shard], len_bytes: u64) -> Result<(), String> {
-    if shards.len() > MAX_SHARDS {
-        return Err(format!("{} shards; at most {MAX_SHARDS} are allowed", shards.len()));
-    }
-    let mut free_from = 0;
-    for shard in shards {
-        shard.check()?;
-        let end = shard.offset_bytes.checked_add(shard.len_bytes);
-        let end = end.filter(|end| *end <= len_bytes).ok_or_else(|| {
-            format!("shard {} reaches beyond the segment's {len_bytes} bytes", shard.name)
-        })?;
-        if shard.offset_bytes < free_from {
-            return Err(format!("shard {} overlaps the one before it", shard.name));
-        }
-        free_from = end;
-    }
-    let mut names: Vec<&str> = shards.iter().map(|s| s.name.as_str()).collect();
-    names.sort_unstable();
-    match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(format!("two shards have the name {}", pair[0])),
-        None => Ok(()),
-    }
-}
 
 /// One chunk: its checksum and where its copies lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,7 +70,7 @@ pub struct SegmentTable {
     pub len_bytes: u64,
     /// Bytes of a chunk; the last one may be shorter.
     pub chunk_bytes: u64,
-    /// Ascending by offset (`sort_shards`).
+    /// Ascending by offset.
     pub shards: Vec<Shard>,
     /// In the order of the segment's bytes.
     pub chunks: Vec<ChunkRecord>,
@@ -203,7 +121,7 @@ impl SegmentTable {
         PROLOGUE_BYTES
             + HEADER_BYTES
             + len_bytes.div_ceil(chunk_bytes) * chunk_record_bytes(copies)
-            + shards.iter().map(Shard::encoded_bytes).sum::<u64>()
+            + encoded_shards_bytes(shards)
     }
 
     /// The bytes for every drive, to be written at `offset_bytes` in the metadata area.
@@ -321,35 +239,6 @@ fn decode_location(location: u64) -> Location {
     Location { drive, slot: location & ((1 << SLOT_BITS) - 1) }
 }
 
-fn encode_shard(shard: &Shard, writer: &mut Writer) {
-    writer.u64(shard.offset_bytes);
-    writer.u64(shard.len_bytes);
-    writer.u16(shard.name.len() as u16);
-    writer.u8(shard.dtype.len() as u8);
-    writer.u8(shard.shape.len() as u8);
-    writer.zeros(4);
-    for dimension in &shard.shape {
-        writer.u64(*dimension);
-    }
-    writer.put(shard.name.as_bytes());
-    writer.put(shard.dtype.as_bytes());
-}
-
-fn decode_shard(reader: &mut Reader<'_>) -> Result<Shard, FormatError> {
-    let (offset_bytes, len_bytes) = (reader.u64()?, reader.u64()?);
-    let name_bytes = usize::from(reader.u16()?);
-    let dtype_bytes = usize::from(reader.u8()?);
-    let dimensions = reader.u8()?;
-    reader.zeros(4)?;
-    let mut shape = Vec::with_capacity(reader.count(dimensions.into(), 8)?);
-    for _ in 0..dimensions {
-        shape.push(reader.u64()?);
-    }
-    let name = reader.text(name_bytes, MAX_SHARD_NAME_BYTES)?;
-    let dtype = reader.text(dtype_bytes, MAX_DTYPE_BYTES)?;
-    Ok(Shard { name, offset_bytes, len_bytes, dtype, shape })
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -365,7 +254,8 @@ mod tests {
     const CHECKPOINT: Uuid = Uuid::from_u128(77);
 
     fn shard(name: &str, offset_bytes: u64, len_bytes: u64) -> Shard {
-        Shard { name: name.into(), offset_bytes, len_bytes, dtype: "f32".into(), shape: vec![2] }
+        let (name, dtype, shape) = (name.into(), "f32".into(), vec![2]);
+        Shard { name, offset_bytes, len_bytes, dtype, shape, ..Shard::default() }
     }
 
     fn at(drive: u16, slot: u64) -> Location {
@@ -503,33 +393,6 @@ mod tests {
         assert!(refusal(112, &[3]).contains("copies"));
         assert!(refusal(80, &[0; 8]).contains("2 chunks for 0 bytes"));
         assert!(refusal(88, &[0; 8]).contains("a chunk of 0 bytes"));
-    }
-
-    #[test]
-    fn impossible_shards_have_a_reason() {
-        let reason = |shards: &[Shard]| check_shards(shards, 1000).unwrap_err();
-        assert!(reason(&[shard("a", 0, 1001)]).contains("beyond"));
-        assert!(reason(&[shard("a", u64::MAX, 2)]).contains("beyond"));
-        assert!(reason(&[shard("a", 0, 10), shard("b", 9, 10)]).contains("overlaps"));
-        assert!(reason(&[shard("a", 10, 10), shard("b", 0, 10)]).contains("overlaps"));
-        assert!(reason(&[shard("a", 0, 10), shard("a", 10, 10)]).contains("two shards"));
-        assert!(reason(&[shard("", 0, 10)]).contains("name"));
-        assert!(reason(&[shard(&"n".repeat(1025), 0, 10)]).contains("name"));
-        let with = |dtype: &str, dimensions| Shard {
-            dtype: dtype.into(),
-            shape: vec![1; dimensions],
-            ..shard("a", 0, 1)
-        };
-        assert!(reason(&[with("f\u{fc}nf", 1)]).contains("dtype"));
-        assert!(reason(&[with("seventeen-letters", 1)]).contains("dtype"));
-        assert!(reason(&[with("f32", 17)]).contains("dimensions"));
-    }
-
-    #[test]
-    fn sorted_shards_are_accepted_in_any_order() {
-        let mut shards = vec![shard("c", 10, 5), shard("empty", 10, 0), shard("a", 0, 10)];
-        sort_shards(&mut shards);
-        assert_eq!(check_shards(&shards, 15), Ok(()));
     }
 
     #[test]

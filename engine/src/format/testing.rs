@@ -9,9 +9,11 @@ use proptest::prelude::*;
 use uuid::Uuid;
 
 use super::{
-    Catalogue, CatalogueEntry, ChunkRecord, DriveEntry, DriveState, Features, FormatError, Label,
-    Layout, Manifest, MetaExtent, Root, SegmentRef, SegmentTable, Shard, hash128,
+    Access, AttributeType, Attributes, Catalogue, CatalogueEntry, ChunkRecord, DriveEntry,
+    DriveState, Features, FormatError, Label, Layout, Manifest, MetaExtent, Owner, OwnerProcess,
+    Root, SegmentRef, SegmentTable, Shard, hash128, table_copies_of,
 };
+use crate::limits::MAX_NUMBER;
 use crate::units::{Copies, DriveIndex, Generation, Location};
 
 pub(super) const MIB: u64 = 1 << 20;
@@ -126,9 +128,11 @@ pub(crate) fn striped_label(capacity_bytes: u64, chunk_bytes: u64, drives: usize
     Label {
         pool: Uuid::from_u128(9),
         epoch: 1,
+        ancestors: Vec::new(),
         created_unix_ns: 0,
         features: Features::default(),
         copies: 1,
+        table_copies: table_copies_of(drives),
         index: DriveIndex(0),
         drives: (0..drives).map(entry).collect(),
         layout: Layout::plan(&vec![capacity_bytes; drives], chunk_bytes).unwrap(),
@@ -146,9 +150,11 @@ pub(crate) fn mirror_label(states: &[DriveState]) -> Label {
     Label {
         pool: Uuid::from_u128(99),
         epoch: 1,
+        ancestors: Vec::new(),
         created_unix_ns: 0,
         features: Features::default(),
         copies: 2,
+        table_copies: table_copies_of(states.len()),
         index: DriveIndex(0),
         drives: (1..).zip(states).map(drive).collect(),
         layout: Layout::plan(&vec![64 * MIB; states.len()], MIB).unwrap(),
@@ -170,6 +176,51 @@ pub(super) fn any_name() -> impl Strategy<Value = String> {
     "\\PC{1,32}"
 }
 
+pub(super) fn any_attributes() -> impl Strategy<Value = Attributes> {
+    let unknown = (5..=u16::MAX, vec(any::<u8>(), 0..40));
+    let known = (any::<[bool; 4]>(), any::<u32>(), any::<i64>(), 0..=2_u8, "\\PC{1,20}");
+    (vec(unknown, 0..3), known).prop_map(|(unknown, (which, mode, modified, kind, target))| {
+        let mut records: Vec<(AttributeType, Vec<u8>)> = vec![
+            (AttributeType::FILE_MODE, mode.to_le_bytes().into()),
+            (AttributeType::FILE_MODIFIED, modified.to_le_bytes().into()),
+            (AttributeType::FILE_KIND, vec![kind]),
+            (AttributeType::LINK_TARGET, target.into_bytes()),
+        ];
+        let mut which = which.into_iter();
+        records.retain(|_| which.next() == Some(true));
+        records.extend(unknown.into_iter().map(|(kind, bytes)| (AttributeType(kind), bytes)));
+        let mut attributes = Attributes::default();
+        for (kind, content) in records {
+            attributes.push(kind, &content).unwrap();
+        }
+        attributes
+    })
+}
+
+/// Mostly none, as in a pool.
+fn some_attributes() -> impl Strategy<Value = Attributes> {
+    prop_oneof![3 => Just(Attributes::default()), 1 => any_attributes()]
+}
+
+fn any_owner() -> impl Strategy<Value = Owner> {
+    let process = (any::<u128>(), any::<u64>(), any::<u32>(), any::<u64>()).prop_map(
+        |(boot_id, pid_namespace, pid, started_ticks)| OwnerProcess {
+            boot_id: Uuid::from_u128(boot_id),
+            pid_namespace,
+            pid,
+            started_ticks,
+        },
+    );
+    let texts = ("\\PC{0,30}", "\\PC{0,16}");
+    (any::<u128>(), process, any::<[u8; 16]>(), any::<u64>(), texts).prop_map(
+        |(open_id, process, host_id, reservation_key, (host_name, command))| Owner {
+            host_id,
+            reservation_key,
+            ..Owner::new(Uuid::from_u128(open_id), process, &host_name, &command)
+        },
+    )
+}
+
 pub(crate) fn any_label() -> impl Strategy<Value = Label> {
     let state = prop_oneof![
         Just(DriveState::Member),
@@ -188,18 +239,22 @@ pub(crate) fn any_label() -> impl Strategy<Value = Label> {
         });
         drives.collect::<Vec<_>>()
     });
-    let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
-    let choices = (any::<prop::sample::Index>(), 12..=24_u32, 1..=2_u8);
-    (any_uuid(), numbers, drives, choices).prop_map(
-        |(pool, (epoch, created_unix_ns, compat, ro_compat), drives, choices)| {
-            let (index, chunk_log2, copies) = choices;
+    let numbers = (1..=MAX_NUMBER, any::<u64>(), any::<u64>(), any::<u64>());
+    let choices = (any::<prop::sample::Index>(), 12..=24_u32, 1..=2_u8, 1..=8_u8);
+    let ancestors = vec(any_uuid().prop_map(Uuid::into_bytes), 0..=32);
+    (any_uuid(), numbers, drives, choices, ancestors).prop_map(
+        |(pool, (epoch, created_unix_ns, compat, ro_compat), drives, choices, mut ancestors)| {
+            let (index, chunk_log2, copies, table_copies) = choices;
+            ancestors.truncate(epoch.saturating_sub(1) as usize);
             let capacities: Vec<u64> = drives.iter().map(|d| d.capacity_bytes).collect();
             Label {
                 pool,
                 epoch,
+                ancestors,
                 created_unix_ns,
                 features: Features { compat, ro_compat },
                 copies: copies.min(drives.len() as u8),
+                table_copies: table_copies.min(drives.len() as u8),
                 index: DriveIndex(index.index(drives.len()) as u16),
                 drives,
                 layout: Layout::plan(&capacities, 1 << chunk_log2).unwrap(),
@@ -209,15 +264,16 @@ pub(crate) fn any_label() -> impl Strategy<Value = Label> {
 }
 
 pub(crate) fn any_root() -> impl Strategy<Value = Root> {
-    let numbers = (any::<u64>(), any::<u64>(), any::<u64>());
-    (any_uuid(), numbers, any::<[u8; 16]>(), any_extent()).prop_map(
-        |(pool, (generation, epoch, committed_unix_ns), parent, catalogue)| Root {
+    let numbers = (1..=MAX_NUMBER, 1..=MAX_NUMBER, any::<u64>());
+    (any_uuid(), numbers, any::<[u8; 16]>(), any_extent(), any_owner()).prop_map(
+        |(pool, (generation, epoch, committed_unix_ns), parent, catalogue, owner)| Root {
             pool,
             generation: Generation(generation),
             epoch,
             parent,
             catalogue,
             committed_unix_ns,
+            owner,
         },
     )
 }
@@ -226,11 +282,13 @@ pub(crate) fn any_catalogue() -> impl Strategy<Value = Catalogue> {
     let entry = (
         (any_uuid(), any_name(), any::<u64>(), any::<u64>()),
         (1..=65_536_u32, any::<u64>(), any::<u64>(), any_extent()),
+        (any::<u32>(), any::<u32>(), 0..=0o777_u16, any::<bool>(), some_attributes()),
     );
     (any_uuid(), any::<u64>(), vec(entry, 0..30)).prop_map(|(pool, generation, entries)| {
         let mut entries: Vec<CatalogueEntry> = entries
             .into_iter()
-            .map(|((id, name, step, bytes), (participants, time, before, manifest))| {
+            .map(|((id, name, step, bytes), numbers, (uid, gid, mode, pinned, attributes))| {
+                let (participants, time, before, manifest) = numbers;
                 CatalogueEntry {
                     id,
                     name,
@@ -240,6 +298,9 @@ pub(crate) fn any_catalogue() -> impl Strategy<Value = Catalogue> {
                     committed_unix_ns: time,
                     generation: Generation(generation.saturating_sub(before)),
                     manifest,
+                    access: Access { uid, gid, mode },
+                    pinned,
+                    attributes,
                 }
             })
             .collect();
@@ -269,7 +330,10 @@ pub(crate) fn any_table() -> impl Strategy<Value = SegmentTable> {
     });
     // The second copy of each chunk is that many drives further.
     let mirror = prop::option::of(1..=u16::MAX);
-    let shard = ("\\PC{0,30}", 0..3_u64, 0..5000_u64, "[a-z0-9]{0,16}", vec(any::<u64>(), 0..=16));
+    let shard = (
+        ("\\PC{0,30}", 0..3_u64, 0..5000_u64),
+        ("[a-z0-9]{0,16}", vec(any::<u64>(), 0..=16), some_attributes()),
+    );
     let numbers = (0..65_536_u32, 12..=24_u32, any::<prop::sample::Index>());
     let chunks = (vec(chunk, 0..200), mirror).prop_map(|(mut chunks, mirror)| {
         for chunk in &mut chunks {
@@ -290,14 +354,16 @@ pub(crate) fn any_table() -> impl Strategy<Value = SegmentTable> {
             let len_bytes = (chunks.len() as u64 * chunk_bytes).saturating_sub(missing);
             let mut from = 0;
             let mut placed = Vec::new();
-            for (i, (name, gap, length, dtype, shape)) in shards.into_iter().enumerate() {
+            for (i, shard) in shards.into_iter().enumerate() {
+                let ((name, gap, length), (dtype, shape, attributes)) = shard;
                 let offset_bytes = from + gap;
                 if offset_bytes + length > len_bytes {
                     break;
                 }
                 from = offset_bytes + length;
                 let name = format!("{i}.{name}");
-                placed.push(Shard { name, offset_bytes, len_bytes: length, dtype, shape });
+                let len_bytes = length;
+                placed.push(Shard { name, offset_bytes, len_bytes, dtype, shape, attributes });
             }
             SegmentTable {
                 pool,

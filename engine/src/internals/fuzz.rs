@@ -11,8 +11,8 @@ use uuid::Uuid;
 use zerocopy::FromBytes;
 
 use crate::format::{
-    Catalogue, CatalogueEntry, DriveEntry, DriveState, Encoded, Label, Layout, MAJOR, MINOR,
-    Manifest, MetaExtent, Root, SegmentTable, Zone, hash128,
+    Access, Attributes, Catalogue, CatalogueEntry, DriveEntry, DriveState, Encoded, Label, Layout,
+    MAJOR, MINOR, Manifest, MetaExtent, Owner, Root, SegmentTable, Zone, hash128,
 };
 use crate::limits::BLOCK_BYTES;
 use crate::ring::{Request, SubmitEntry};
@@ -79,6 +79,7 @@ pub fn catalogue(data: &[u8]) {
             parent: [0; 16],
             catalogue: extent,
             committed_unix_ns: 0,
+            owner: Owner::default(),
         };
         let _ = catalogue.validate(&root, &layout);
     }
@@ -102,6 +103,9 @@ pub fn manifest(data: &[u8]) {
             committed_unix_ns: 0,
             generation: Generation(1),
             manifest: extent,
+            access: Access::of(0, 0),
+            pinned: false,
+            attributes: Attributes::default(),
         };
         let _ = manifest.validate(&entry, &layout);
     }

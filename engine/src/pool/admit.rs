@@ -110,7 +110,7 @@ fn admit_checked(
     devices[vacancy.place.as_usize()] = alone.into_devices().remove(0);
     let mut drives = DirectDrives::new(devices, pages)?;
     let mut label = membership.without_missing()?;
-    label.epoch += 1;
+    label.follow(&membership.label);
     let entry = &mut label.drives[vacancy.place.as_usize()];
     entry.state = DriveState::Rebuilding;
     if !vacancy.returning {

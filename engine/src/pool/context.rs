@@ -17,12 +17,13 @@ use crate::commit::StateCell;
 use crate::device::DriveInfo;
 use crate::device::condition::Condition;
 use crate::error::Error;
+use crate::format::Access;
 use crate::memory::HugePages;
 use crate::name::CheckpointName;
 use crate::pool::options::PoolMode;
 use crate::reactor::queues::Queues;
 use crate::reactor::segment::Segment;
-use crate::state::State;
+use crate::state::{Identity, State};
 use crate::units::DriveIndex;
 
 /// Held by the pool, its keeper and its sessions.
@@ -209,6 +210,12 @@ impl PoolContext {
 pub(crate) fn unix_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Of a checkpoint that this process begins.
+pub(crate) fn new_identity() -> Identity {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    Identity { id: new_id(), access: Access::of(uid.as_raw(), gid.as_raw()) }
 }
 
 /// A new identity, ordered by time.

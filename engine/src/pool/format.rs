@@ -11,8 +11,9 @@ use crate::device::{Device, DriveInfo, OpenMode, kernel};
 use crate::direct::DirectDrives;
 use crate::drives::{DriveCommand, Drives, run_all};
 use crate::error::Error;
-use crate::format::MAX_SERIAL_BYTES;
-use crate::format::{DriveEntry, DriveState, Features, Label, Layout, Redundancy};
+use crate::format::{
+    DriveEntry, DriveState, Features, Label, Layout, MAX_SERIAL_BYTES, Redundancy, table_copies_of,
+};
 use crate::host::lock::{PoolLock, Sharing};
 use crate::host::safety::{self, Findings, PROBE_BYTES, content_signature};
 use crate::limits::{DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES};
@@ -200,9 +201,12 @@ pub(super) fn read_content(drives: &mut dyn Drives, index: usize) -> Result<Cont
             let last = read_bytes(drives, index, last_start, capacity - last_start)?;
             Ok(content_signature(&first, &last).map_or(Content::Blank, Content::Foreign))
         }
-        Err(error @ (Error::NewerFormat { .. } | Error::Damaged(_) | Error::ShortDrive { .. })) => {
-            Ok(Content::Foreign(format!("a stanchion pool that cannot be opened ({error})")))
-        }
+        Err(
+            error @ (Error::NewerFormat { .. }
+            | Error::OlderFormat { .. }
+            | Error::Damaged(_)
+            | Error::ShortDrive { .. }),
+        ) => Ok(Content::Foreign(format!("a stanchion pool that cannot be opened ({error})"))),
         Err(error) => Err(error),
     }
 }
@@ -211,7 +215,13 @@ pub(super) fn read_content(drives: &mut dyn Drives, index: usize) -> Result<Cont
 fn count_checkpoints(drives: &mut dyn Drives, index: usize, label: &Label) -> Option<usize> {
     let entry = label.drive().clone();
     let entry = DriveEntry { state: DriveState::Member, ..entry };
-    let alone = Label { copies: 1, drives: vec![entry], index: DriveIndex(0), ..label.clone() };
+    let alone = Label {
+        copies: 1,
+        table_copies: 1,
+        drives: vec![entry],
+        index: DriveIndex(0),
+        ..label.clone()
+    };
     let mut only = OneDrive { drives, index };
     let roots = read_roots(&mut only, &alone).ok()?;
     let newest = choose_generation(&mut only, &alone, &roots).ok()?;
@@ -376,9 +386,11 @@ fn plan_label(info: &[DriveInfo], options: &FormatOptions) -> Result<Label, Erro
     Ok(Label {
         pool: new_id(),
         epoch: 1,
+        ancestors: Vec::new(),
         created_unix_ns: unix_ns(),
         features: Features::default(),
         copies,
+        table_copies: table_copies_of(info.len()),
         index: DriveIndex(0),
         drives: drives.collect(),
         layout,

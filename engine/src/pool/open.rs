@@ -10,11 +10,11 @@ use crate::device::{self, Device, DriveInfo, OpenMode};
 use crate::direct::DirectDrives;
 use crate::drives::Drives as _;
 use crate::error::{Error, ErrorKind};
-use crate::format::Layout;
+use crate::format::{Layout, Owner, OwnerProcess};
 use crate::host::lock::{PoolLock, Sharing};
 use crate::memory::HugePages;
 use crate::notice::Notice;
-use crate::pool::context::{PoolContext, unix_ns};
+use crate::pool::context::{PoolContext, new_id, unix_ns};
 use crate::pool::open_pool::OpenPool;
 use crate::pool::options::{PoolMode, PoolOptions};
 use crate::pool::threads::{self, Threads};
@@ -56,7 +56,12 @@ fn open_noting(
     let lock = PoolLock::take(membership.label.pool, sharing)?;
     let devices = in_order(given.into_devices(), &membership);
     let mut drives = DirectDrives::new(devices, pages)?;
-    let opening = Opening { writable, degraded: options.degraded, now_unix_ns: unix_ns() };
+    let opening = Opening {
+        writable,
+        degraded: options.degraded,
+        now_unix_ns: unix_ns(),
+        owner: Owner::new(new_id(), OwnerProcess::default(), "", ""),
+    };
     let state = recover_state(&mut drives, labels, &membership, opening, &mut notices)?;
     let info = drives.info().to_vec();
     let (context, threads) = start(options, drives, info, pages, state)?;

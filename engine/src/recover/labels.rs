@@ -112,6 +112,9 @@ fn no_label(info: &DriveInfo, wrong: Vec<(u64, Result<FormatError, String>)>) ->
             Ok(FormatError::Newer { found, supported }) => {
                 return Error::NewerFormat { address, serial, found, supported };
             }
+            Ok(FormatError::Older { found, supported }) => {
+                return Error::OlderFormat { address, serial, found, supported };
+            }
             Ok(FormatError::Blank | FormatError::NotOurs) => {}
             Ok(FormatError::Corrupt(detail)) | Err(detail) => {
                 corrupt.get_or_insert((offset, detail));

@@ -6,8 +6,8 @@
 //! - A pool is written without a drive only after the labels of all other drives call it absent. So
 //!   a drive that the newest label calls a member has every acknowledged commit. A drive that it
 //!   calls absent is stale until it is admitted again like a new one.
-//! - Two labels of one epoch that differ mean two histories: the program never chooses between
-//!   them.
+//! - A label that the newest one does not descend from means two histories: the program never
+//!   chooses between them.
 
 use uuid::Uuid;
 
@@ -101,12 +101,12 @@ impl Membership {
     }
 }
 
-/// Whether an older label may have become the newest one, or is the same.
+/// Whether an older label became the newest one, or is the same.
 fn is_one_history(label: &Label, newest: &Label) -> bool {
     let same_pool = label.layout == newest.layout
         && label.copies == newest.copies
         && label.drives.len() == newest.drives.len();
-    same_pool && (label.epoch < newest.epoch || label.drives == newest.drives)
+    same_pool && newest.descends_from(label)
 }
 
 fn two_histories(serial: &str) -> Damage {
@@ -143,10 +143,10 @@ mod tests {
 
     /// The label after the pool was written without drive `gone`.
     fn without(gone: usize, index: u16) -> Label {
-        let mut label = label(index);
-        label.epoch = 2;
-        label.drives[gone].state = DriveState::Absent;
-        label
+        let mut without = label(index);
+        without.drives[gone].state = DriveState::Absent;
+        without.follow(&label(index));
+        without
     }
 
     fn info(count: usize) -> Vec<DriveInfo> {
@@ -211,8 +211,8 @@ mod tests {
     #[test]
     fn a_replaced_drive_is_refused() {
         let mut new = label(0);
-        new.epoch = 3;
         new.drives[1].uuid = Uuid::from_u128(77);
+        new.follow(&label(0));
         let back = membership(&[new, label(1)]);
         assert!(matches!(back, Err(Error::StaleDrive { replaced: true, .. })));
     }
@@ -232,6 +232,15 @@ mod tests {
         let mut other = label(1);
         other.copies = 1;
         assert!(matches!(membership(&[label(0), other]), Err(Error::Damaged(_))));
+        // The older label is not where the newest one came from, although its epoch is lower.
+        let mut newer = without(0, 1);
+        newer.drives[2].state = DriveState::Rebuilding;
+        newer.follow(&without(0, 1));
+        assert!(membership(&[newer.clone(), label(2)]).is_ok());
+        let other = membership(&[newer, without(1, 2)]);
+        assert!(
+            matches!(other, Err(Error::Damaged(damage)) if damage.detail.contains("histories"))
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::commit::{Committer, write_labels};
 use crate::drive_info::DriveInfo;
 use crate::drives::Drives;
 use crate::error::Error;
-use crate::format::{DriveState, Label};
+use crate::format::{DriveState, Label, Owner};
 use crate::notice::Notice;
 use crate::recover::holdings::{read_holdings, without_holdings};
 use crate::recover::labels::{DriveLabels, read_labels, repair_labels};
@@ -65,13 +65,15 @@ pub(crate) fn identify(
 }
 
 /// How a pool is opened.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Opening {
     pub(crate) writable: bool,
     /// Allow writes while drives are missing.
     pub(crate) degraded: bool,
     /// The time of the commit that opening for writing makes.
     pub(crate) now_unix_ns: u64,
+    /// Who opens the pool; the roots of an opening for writing name it.
+    pub(crate) owner: Owner,
 }
 
 /// From the drives, in the order of the pool's drive table, to the newest whole state. For writing
@@ -83,7 +85,7 @@ pub(crate) fn recover_state(
     opening: Opening,
     notices: &mut Vec<Notice>,
 ) -> Result<State, Error> {
-    let Opening { writable, degraded, now_unix_ns } = opening;
+    let Opening { writable, degraded, now_unix_ns, owner } = opening;
     if writable && !degraded {
         membership.require_all()?;
     }
@@ -123,7 +125,7 @@ pub(crate) fn recover_state(
         // Before the first commit, the labels of all drives that take part record the membership.
         let some_outdated = labels.iter().flatten().any(|labels| labels.label.epoch < label.epoch);
         if !membership.missing.is_empty() {
-            label.epoch += 1;
+            label.follow(&membership.label);
         }
         if some_outdated || !membership.missing.is_empty() {
             write_labels(drives, &label)?;
@@ -135,7 +137,7 @@ pub(crate) fn recover_state(
         // Above every epoch of which a trace was found, also that of a generation that was given
         // up.
         let newest_epoch = roots.by_generation.values().map(|root| root.epoch).max().unwrap_or(0);
-        Committer::new(&state).begin_epoch(drives, newest_epoch + 1, now_unix_ns)?;
+        Committer::new(&state).begin_epoch(drives, newest_epoch + 1, &owner, now_unix_ns)?;
     }
     Ok(state.into_inner())
 }

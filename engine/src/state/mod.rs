@@ -21,6 +21,6 @@ mod tests;
 pub use availability::Availability;
 pub(crate) use holding::{Committed, Holding};
 pub use open_checkpoint::CheckpointSpec;
-pub(crate) use open_checkpoint::{ChunkPlace, OpenCheckpoint, Readiness};
+pub(crate) use open_checkpoint::{ChunkPlace, Identity, OpenCheckpoint, Readiness};
 pub(crate) use pool_state::{Change, State};
 pub(crate) use saving::BeginError;

@@ -3,7 +3,7 @@
 
 use uuid::Uuid;
 
-use crate::format::Shard;
+use crate::format::{Access, Shard};
 use crate::name::CheckpointName;
 use crate::state::holding::{Holding, Run};
 use crate::units::Copies;
@@ -22,10 +22,25 @@ pub(crate) struct OpenSegment {
     pub(crate) ended: bool,
 }
 
+/// What a checkpoint gets from the participant that begins it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    pub(crate) id: Uuid,
+    pub(crate) access: Access,
+}
+
+/// A checkpoint of root's.
+#[cfg(any(test, feature = "internals"))]
+impl From<Uuid> for Identity {
+    fn from(id: Uuid) -> Identity {
+        Identity { id, access: Access::of(0, 0) }
+    }
+}
+
 /// A checkpoint that is being written.
 #[derive(Debug)]
 pub(crate) struct OpenCheckpoint {
-    pub(crate) id: Uuid,
+    pub(crate) identity: Identity,
     pub(crate) name: CheckpointName,
     pub(crate) segments: Vec<Option<OpenSegment>>,
     /// Blocks reserved for its manifest.

@@ -5,16 +5,14 @@
 //! - The space of an aborted checkpoint stays reserved until every segment of it has ended: until
 //!   then a drive may still write there.
 
-use uuid::Uuid;
-
 use crate::error::Error;
-use crate::format::{Manifest, SegmentTable, blocks_of, segment};
+use crate::format::{Manifest, SegmentTable, blocks_of, shard};
 use crate::limits::{MAX_PARTICIPANTS, MAX_SEGMENT_BYTES};
 use crate::name::check_base_name;
 use crate::placement;
 use crate::state::holding::{Holding, Run};
 use crate::state::open_checkpoint::{
-    CheckpointSpec, ChunkPlace, OpenCheckpoint, OpenSegment, Readiness,
+    CheckpointSpec, ChunkPlace, Identity, OpenCheckpoint, OpenSegment, Readiness,
 };
 use crate::state::pool_state::State;
 use crate::units::{Copies, DriveIndex, Location};
@@ -32,7 +30,12 @@ pub(crate) enum BeginError {
 impl State {
     /// Lets a participant join a checkpoint, making the checkpoint if it is the first. Reserves the
     /// space of its segment, or reserves nothing. The result is the number of the open checkpoint.
-    pub(crate) fn begin(&mut self, spec: &CheckpointSpec, id: Uuid) -> Result<u64, BeginError> {
+    pub(crate) fn begin(
+        &mut self,
+        spec: &CheckpointSpec,
+        identity: impl Into<Identity>,
+    ) -> Result<u64, BeginError> {
+        let identity = identity.into();
         self.check_poison().map_err(BeginError::Failed)?;
         check_spec(spec).map_err(BeginError::Failed)?;
         self.check_known().map_err(BeginError::Failed)?;
@@ -65,7 +68,8 @@ impl State {
             let holding = Holding::new(self.label.drives.len());
             let manifest = reserved.manifest.unwrap_or(Run { start: 0, count: 0 });
             let name = spec.name.clone();
-            let open = OpenCheckpoint { id, name, segments, manifest, holding, aborted: false };
+            let open =
+                OpenCheckpoint { identity, name, segments, manifest, holding, aborted: false };
             self.open.insert(number, open);
             number
         });
@@ -251,7 +255,7 @@ fn check_spec(spec: &CheckpointSpec) -> Result<(), Error> {
     if spec.len_bytes > MAX_SEGMENT_BYTES {
         return usage(format!("a segment has at most {MAX_SEGMENT_BYTES} bytes"));
     }
-    segment::check_shards(&spec.shards, spec.len_bytes)
+    shard::check_shards(&spec.shards, spec.len_bytes)
         .map_err(|why| Error::Usage(format!("{}: {why}", spec.name)))
 }
 

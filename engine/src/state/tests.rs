@@ -8,7 +8,7 @@ use super::*;
 use crate::commit::Plan;
 use crate::error::Error;
 use crate::format::testing::striped_label;
-use crate::format::{CatalogueEntry, Label, MetaExtent, Root, Shard};
+use crate::format::{Access, Attributes, CatalogueEntry, Label, MetaExtent, Owner, Root, Shard};
 use crate::limits::CATALOGUE_SLOTS;
 use crate::name::CheckpointName;
 use crate::units::{Copies, Generation};
@@ -33,6 +33,7 @@ fn root(label: &Label, generation: u64) -> Root {
             hash: [0; 16],
         },
         committed_unix_ns: 0,
+        owner: Owner::default(),
     }
 }
 
@@ -108,6 +109,9 @@ fn what_two_checkpoints_name_is_free_when_neither_does() {
             committed_unix_ns: 0,
             generation: Generation(1),
             manifest: root(&label, 1).catalogue,
+            access: Access::of(0, 0),
+            pinned: false,
+            attributes: Attributes::default(),
         };
         Committed { entry, holding, damage: None }
     };
@@ -153,13 +157,8 @@ fn a_reservation_is_whole_or_none() {
     assert_eq!(state.open.len(), 0);
 
     // Enough slots, but more blocks of metadata than there are: a segment of very many shards.
-    let shards = (0..200_000).map(|number| Shard {
-        name: format!("shard-{number}"),
-        offset_bytes: 0,
-        len_bytes: 0,
-        dtype: String::new(),
-        shape: Vec::new(),
-    });
+    let shards =
+        (0..200_000).map(|number| Shard { name: format!("shard-{number}"), ..Shard::default() });
     let long = CheckpointSpec { shards: shards.collect(), ..spec(1, 1, 0, CHUNK) };
     assert!(matches!(
         state.begin(&long, Uuid::nil()),

@@ -11,6 +11,7 @@ use crate::device::retrying::Retrying;
 use crate::device::sim::{SimConfig, SimDrive};
 use crate::direct::DirectDrives;
 use crate::error::Error;
+use crate::format::Owner;
 use crate::limits::ROOT_SLOTS;
 use crate::memory::HugePages;
 use crate::name::CheckpointName;
@@ -92,7 +93,8 @@ impl RecoveryHarness {
     fn recover(&mut self) -> Result<State, Error> {
         let mut notices = Vec::new();
         let Identified { labels, membership } = identify(&mut self.drives, false, &mut notices)?;
-        let opening = Opening { writable: true, degraded: false, now_unix_ns: 0 };
+        let opening =
+            Opening { writable: true, degraded: false, now_unix_ns: 0, owner: Owner::default() };
         let state = recover_state(&mut self.drives, labels, &membership, opening, &mut notices)?;
         assert!(notices.is_empty(), "{notices:?}");
         Ok(state)

@@ -13,7 +13,7 @@ use crate::checksum::chunk_is_sound;
 use crate::device::sim::{SimDrive, SimRng};
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Damage, Error};
-use crate::format::{Label, Manifest, SegmentTable, crc64};
+use crate::format::{Label, Manifest, Owner, SegmentTable, crc64};
 use crate::limits::BLOCK_BYTES;
 use crate::pool::Notice;
 use crate::recover::metadata;
@@ -208,7 +208,12 @@ impl Checker<'_> {
         for writable in [false, true] {
             let mut drives = self.lab.drive(&damaged).map_err(|error| error.to_string())?;
             let mut without = Without { drives: &mut drives, gone };
-            let opening = Opening { writable, degraded: writable, now_unix_ns: LATER_UNIX_NS };
+            let opening = Opening {
+                writable,
+                degraded: writable,
+                now_unix_ns: LATER_UNIX_NS,
+                owner: Owner::default(),
+            };
             let state = open_as(&mut without, opening, &mut Vec::new())
                 .map_err(|error| context(format!("the pool does not open: {error}")))?;
             let found = state.root().generation.0 - u64::from(writable);

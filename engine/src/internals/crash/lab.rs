@@ -13,7 +13,7 @@ use crate::device::{Device, DriveInfo};
 use crate::direct::DirectDrives;
 use crate::drives::{DriveCommand, Drives, run_all};
 use crate::error::{Error, IoError};
-use crate::format::{DriveEntry, DriveState, Features, Label, Layout};
+use crate::format::{DriveEntry, DriveState, Features, Label, Layout, Owner, table_copies_of};
 use crate::limits::BLOCK_BYTES;
 use crate::memory::{HugePages, Region};
 use crate::pool::Notice;
@@ -62,7 +62,11 @@ pub(super) fn open_pool(
     now_unix_ns: u64,
     notices: &mut Vec<Notice>,
 ) -> Result<State, Error> {
-    open_as(drives, Opening { writable, degraded: false, now_unix_ns }, notices)
+    open_as(
+        drives,
+        Opening { writable, degraded: false, now_unix_ns, owner: Owner::default() },
+        notices,
+    )
 }
 
 /// The same on drives of which some may not answer.
@@ -204,9 +208,11 @@ pub(super) fn label(Shape { drives, copies }: Shape) -> Result<Label, Error> {
     Ok(Label {
         pool: Uuid::from_u128(0xb00),
         epoch: 1,
+        ancestors: Vec::new(),
         created_unix_ns: BIRTH_UNIX_NS,
         features: Features::default(),
         copies,
+        table_copies: table_copies_of(drives),
         index: DriveIndex(0),
         drives: (0..drives).map(entry).collect(),
         layout,

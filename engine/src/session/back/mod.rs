@@ -39,7 +39,7 @@ use crate::error::Error;
 use crate::format::{SegmentTable, Shard};
 use crate::memory::{Region, Registration};
 use crate::name::CheckpointName;
-use crate::pool::context::new_id;
+use crate::pool::context::new_identity;
 use crate::pool::keeper::Call;
 use crate::pool::open_pool::OpenPool;
 use crate::reactor::segment::Segment;
@@ -135,7 +135,7 @@ impl Back {
         context.require_writable()?;
         context.check_drives()?;
         let reclaim = || pool.on_keeper(|keeper| keeper.reclaim())?.map(|_| ());
-        let checkpoint = commit::begin(&**context, spec, new_id(), reclaim)?;
+        let checkpoint = commit::begin(&**context, spec, new_identity(), reclaim)?;
         let participant = spec.participant;
         let segment = {
             let state = context.state();
