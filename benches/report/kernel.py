@@ -37,7 +37,7 @@ def compared_with_fio(plan):
     wanted = {rw: name for rw, name in wanted.items() if plan.wants(name)}
     if not wanted:
         return []
-    install("fio", "fio")
+    install(["fio"])
     reserve_huge_pages(256)
     size = (1 if plan.quick else 2) * GIB
     pool = file_pool(plan, "drive", size)

@@ -6,7 +6,6 @@ import os
 import pathlib
 import re
 import resource
-import shutil
 import subprocess
 import time
 
@@ -37,10 +36,9 @@ def run(command, **options):
     return done.stdout
 
 
-def install(package, program):
-    if shutil.which(program) is None:
-        say(f"installing {package}")
-        run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", package])
+def install(packages):
+    """From Debian, where they are missing."""
+    run([ROOT / "scripts/lib/packages", "scripts/bench", *packages])
 
 
 def has_spdk():

@@ -29,20 +29,9 @@ need() {
     command -v "$2" >/dev/null || { echo "$1: needs $2: $3" >&2; exit 13; }
 }
 
-# Installs the Debian packages that are missing, as root; otherwise prints them and ends with 13.
+# Installs the Debian packages that are missing, as root; otherwise names them and ends with 13.
 need_packages() {
-    local name=$1 missing=() package
-    shift
-    command -v dpkg-query >/dev/null || { echo "$name: runs on Debian; elsewhere install what $* hold" >&2; return 0; }
-    for package in "$@"; do
-        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
-    done
-    ((${#missing[@]} > 0)) || return 0
-    [[ $EUID -eq 0 ]] || { echo "$name: needs packages: apt-get install ${missing[*]}" >&2; exit 13; }
-    echo "$name: installing ${missing[*]}"
-    # Another process may be installing.
-    apt-get -o DPkg::Lock::Timeout=600 update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    "$scripts/lib/packages" "$@" || exit
 }
 
 # A cargo subcommand of exactly this version, as `cargo NAME`; built into the target folder where the user has another

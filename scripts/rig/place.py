@@ -43,7 +43,7 @@ class Place:
 
     def prepare(self, say):
         say("packages")
-        self._install()
+        run(f"{self.repository}/scripts/lib/packages", "qemu-rig", *PACKAGES)
         say("build")
         build = ["build", "--locked", "--quiet", "--features", "spdk", *(["--release"] if self.release else [])]
         made = built.artifacts([*build, "-p", "stanchion-cli"], cwd=self.repository)
@@ -65,19 +65,6 @@ class Place:
         for log in glob.glob(f"{glob.escape(self.folder)}/*.log"):
             shutil.copy(log, kept)
         return kept
-
-    @staticmethod
-    def _install():
-        def is_installed(package):
-            asked = subprocess.run(("dpkg-query", "-W", "-f", "${Status}", package), capture_output=True, text=True)
-            return asked.stdout.endswith(" installed")
-
-        missing = [package for package in PACKAGES if not is_installed(package)]
-        if missing:
-            run("apt-get", "update", "-qq")
-            # Installed packages stay as they are: apt refuses to downgrade one, and names it.
-            run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing,
-                env=dict(os.environ, DEBIAN_FRONTEND="noninteractive"))
 
     def _unpack_kernel(self):
         """Unpacks, and does not install, the kernel; returns its folder."""
