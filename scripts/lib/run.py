@@ -295,9 +295,26 @@ def kill_all(record):
         time.sleep(0.01)
 
 
+def no_mount_leaves_this_namespace():
+    """Makes all mounts private. In a chroot, the mount that holds its folder can be named from outside only."""
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    before = os.getcwd()
+    os.chdir("/")
+    # With a root below the working folder, .. leads out.
+    os.chroot("/proc")
+    while not os.path.samestat(os.stat("."), os.stat("..")):
+        os.chdir("..")
+    os.chroot(".")
+    mount("none", "/", None, MS_REC | MS_PRIVATE)
+    os.fchdir(root)
+    os.chroot(".")
+    os.close(root)
+    os.chdir(before)
+
+
 def private_mounts():
     call("unshare", CLONE_NEWNS)
-    mount("none", "/", None, MS_REC | MS_PRIVATE)
+    no_mount_leaves_this_namespace()
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     for folder in ("/run/lock", "/run/dpdk", "/dev/shm"):
         os.makedirs(folder, exist_ok=True)
