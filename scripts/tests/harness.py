@@ -131,6 +131,10 @@ def loop_files():
     return [run_library.read(file) for file in glob.glob("/sys/block/loop*/loop/backing_file")]
 
 
+def listing(folder):
+    return sorted(str(path.relative_to(folder)) for path in pathlib.Path(folder).rglob("*"))
+
+
 def expect(condition, text):
     if not condition:
         raise AssertionError(text)
