@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs one of our scripts so that nothing of it is left, however it ends.
 
-    run.py --name NAME [--below DIR] [--keep] [--grace SECONDS] -- COMMAND...
+    run.py --name NAME [--below DIR] [--keep] [--grace SECONDS] [--shared-folders] -- COMMAND...
 
 What a run has of its own:
 
@@ -312,13 +312,17 @@ def no_mount_leaves_this_namespace():
     os.chdir(before)
 
 
-def private_mounts():
+def private_mounts(shared_folders):
     call("unshare", CLONE_NEWNS)
     no_mount_leaves_this_namespace()
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    if shared_folders:
+        return
     for folder in ("/run/lock", "/run/dpdk", "/dev/shm"):
-        os.makedirs(folder, exist_ok=True)
-        mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+        # Not over the run's own folder.
+        if not os.environ["STANCHION_RUN_FOLDER"].startswith(folder + "/"):
+            os.makedirs(folder, exist_ok=True)
+            mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
     try:
         os.makedirs("/dev/hugepages", exist_ok=True)
         mount("nodev", "/dev/hugepages", "hugetlbfs", 0, "pagesize=2M")
@@ -326,7 +330,7 @@ def private_mounts():
         pass  # a kernel without huge pages; a script that needs them fails with a message
 
 
-def init(go, alone, command):
+def init(go, alone, options):
     """The first process of the run. Its exit code is the command's."""
     end_with_parent()
     # A parent that has ended already does not send "go".
@@ -334,7 +338,7 @@ def init(go, alone, command):
         os._exit(1)
     try:
         if alone:
-            private_mounts()
+            private_mounts(options.shared_folders)
         else:
             call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         script = os.fork()
@@ -346,9 +350,9 @@ def init(go, alone, command):
             # Python ignores these, and a command would inherit that.
             for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(ignored, signal.SIG_DFL)
-            os.execvp(command[0], command)
+            os.execvp(options.command[0], options.command)
     except OSError as error:
-        print(f"run: {command[0]}: {error}", file=sys.stderr, flush=True)
+        print(f"run: {options.command[0]}: {error}", file=sys.stderr, flush=True)
         os._exit(127)
     while True:
         received = signal.sigwait(ENDS | {signal.SIGCHLD})
@@ -410,7 +414,7 @@ def run(options):
     if child == 0:
         os.close(of_go)
         messages.close()
-        init(go, alone, options.command)
+        init(go, alone, options)
     os.close(go)
     if not alone:
         (record / "no-namespace").touch()
@@ -462,6 +466,7 @@ def main():
     parser.add_argument("--below")
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--grace", type=float, default=0, metavar="SECONDS")
+    parser.add_argument("--shared-folders", action="store_true")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     try:

@@ -157,12 +157,14 @@ def runs_that_meet_give_back_their_own_huge_pages(scratch):
 def a_signal_ends_a_build_at_once(scratch):
     """A signal to the script alone, whatever the build below it does."""
     slow = pathlib.Path(scratch.path("rustc"))
-    scripts = ["demo", "instructions", "crash-test", "kill-test"] + (["bench", "qemu-rig"] if os.geteuid() == 0 else [])
+    scripts = ["demo", "instructions", "crash-test", "kill-test", "test-c", "install --prefix /nowhere"]
+    scripts += ["bench", "qemu-rig"] if os.geteuid() == 0 else []
     for script in scripts:
         for name in SIGNALS:
             slow.write_text("#!/bin/sh\ntouch \"$0.called\"\nexec sleep 1000\n")
             slow.chmod(0o755)
-            process = scratch.start(SCRIPTS / script, environment={"RUSTC": str(slow)})
+            program, *arguments = script.split()
+            process = scratch.start(SCRIPTS / program, *arguments, environment={"RUSTC": str(slow)})
             deadline = time.monotonic() + 60
             while not os.path.exists(f"{slow}.called"):
                 expect(process.poll() is None and time.monotonic() < deadline, f"{script} did not build")
