@@ -6,8 +6,20 @@ The path is the one that cargo prints, so that CARGO_TARGET_DIR, CARGO_BUILD_TAR
 respected.
 """
 import json
+import pathlib
+import re
 import subprocess
 import sys
+
+
+def run(command, **options):
+    try:
+        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, **options)
+    except FileNotFoundError:
+        manifest = (pathlib.Path(__file__).resolve().parents[2] / "Cargo.toml").read_text()
+        wanted = re.search(r'^rust-version = "(.*)"', manifest, re.M)[1]
+        print(f"needs cargo: install Rust {wanted} or newer, for example by https://rustup.rs", file=sys.stderr)
+        sys.exit(13)
 
 
 def messages(arguments, **options):
@@ -15,7 +27,7 @@ def messages(arguments, **options):
     # The crates are those of Cargo.lock, always.
     locked = [] if "--locked" in arguments else ["--locked"]
     command = ["cargo", arguments[0], *locked, *arguments[1:]]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, **options)
+    done = run(command, **options)
     said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     # With --message-format=json the caller must show them.
     for message in (message["message"] for message in said if message["reason"] == "compiler-message"):
@@ -49,7 +61,9 @@ def library(messages, name):
 
 def target_directory(repository):
     command = ["cargo", "metadata", "--format-version", "1", "--no-deps"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=repository)
+    done = run(command, cwd=repository)
+    if done.returncode != 0:
+        raise SystemExit(f"failed (exit code {done.returncode}): {' '.join(command)}")
     return json.loads(done.stdout)["target_directory"]
 
 

@@ -29,6 +29,15 @@ need() {
     command -v "$2" >/dev/null || { echo "$1: needs $2: $3" >&2; exit 13; }
 }
 
+# Ends with 13 when there is no cargo. Cargo itself refuses a compiler that is too old. Waits for no command, either.
+need_cargo() {
+    local line
+    ! command -v cargo >/dev/null || return 0
+    while read -r line; do [[ $line != rust-version* ]] || break; done <"$scripts/../Cargo.toml"
+    echo "$1: needs cargo: install Rust ${line//[!0-9.]/} or newer, for example by https://rustup.rs" >&2
+    exit 13
+}
+
 # Installs the Debian packages that are missing, as root; otherwise names them and ends with 13.
 need_packages() {
     "$scripts/lib/packages" "$@" || exit

@@ -327,8 +327,13 @@ def what_is_missing_is_named(scratch):
             if not (tools / tool).is_symlink() and not tool.startswith(("cargo", "valgrind", "c++", "g++")):
                 (tools / tool).symlink_to(f"{folder}/{tool}")
     path = {"PATH": str(tools)}
-    cases = [("demo", "needs cargo"), ("instructions", "needs valgrind: apt-get install valgrind"), ("fuzz", "needs a C++ compiler")]
-    for script, text in cases + ([("test", "needs cargo")] if os.geteuid() == 0 else []):
+    without_cargo = ["demo", "check", "crash-test", "kill-test", "test-c", *(["test", "bench", "qemu-rig"] if os.geteuid() == 0 else [])]
+    for script in without_cargo:
+        expect_end(scratch.run(SCRIPTS / script, environment=path), 13, "needs cargo: install Rust ")
+    expect_end(scratch.run(SCRIPTS / "install", "--prefix", "/nowhere", environment=path), 13, "is not there; install it")
+    # With a cargo, of which nothing more is asked.
+    (tools / "cargo").symlink_to("/bin/false")
+    for script, text in (("instructions", "needs valgrind: apt-get install valgrind"), ("fuzz", "needs a C++ compiler")):
         expect_end(scratch.run(SCRIPTS / script, environment=path), 13, text)
     shutil.rmtree(tools)
     expect_nothing_left(scratch)

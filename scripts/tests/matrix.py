@@ -22,7 +22,7 @@ INSTRUCTIONS = (["instructions"], [("", 0.3), ("", 6.0)])
 TARGET = (["nvmf-target", "start", "--run-dir", "{scratch}/t", "--size", "64MiB", "--port", "0", "--owner", "{self}"],
           [("", 0.05), ("", 0.15), ("", 0.3), ("", 0.6)])
 FUZZ = (["fuzz", "label"], [("", 0.3), ("", 5.0)])
-CHECK = (["check"], [("shellcheck", 0.3), ("cargo doc", 1.0)])
+CHECK = (["check"], [("shellcheck", 0.3), ("shellcheck", 4.0)])
 INSTALL = (["install", "--prefix", "{scratch}/prefix"], [("", 0.3), ("", 3.0)])
 TEST_C = (["test-c", "examples"], [("", 0.3), ("", 3.0)])
 SPDK = (["install-spdk", "--prefix", "{scratch}/prefix"], [("reading the source index", 0.5), ("fetching", 2.0)])
