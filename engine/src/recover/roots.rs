@@ -71,8 +71,8 @@ pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots
                 copies.entry(root.generation).or_default().push(drive);
                 add_root(&mut roots, root, &entry.serial, offset)?;
             }
-            // A root of an earlier pool on this drive is not damage. One of an older format is of an
-            // earlier pool: a pool's labels and roots have one major version.
+            // A root of an earlier pool on this drive is not damage. One of an older format is such
+            // a root: the labels and roots of a pool have one major version.
             Err(FormatError::Blank | FormatError::NotOurs | FormatError::Older { .. }) => {}
             Err(FormatError::Newer { found, supported }) => {
                 let info = &drives.info()[drive.as_usize()];
