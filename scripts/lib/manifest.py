@@ -77,7 +77,7 @@ def make_folders(folder, destination):
         missing.mkdir()
     if destination is None:
         return made
-    return [pathlib.Path("/") / made_one.relative_to(destination) for made_one in made if made_one.is_relative_to(destination)]
+    return [pathlib.Path("/") / made_one.relative_to(destination) for made_one in made if destination in made_one.parents]
 
 
 def remove(entries, destination):

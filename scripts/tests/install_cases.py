@@ -40,6 +40,11 @@ def an_uninstall_removes_what_was_installed_and_nothing_else(scratch):
     expect((own.parent / "one.so").read_text() == "two", "the later file is not there")
     expect(manifest.uninstall(PREFIX, destination) == [], "an installed file counts as changed")
     expect(tree(destination) == before, f"left or lost: {tree(destination)}, not {before}")
+    # The destination folder is the caller's, also where it did not exist.
+    new = pathlib.Path(scratch.path("new/destination"))
+    manifest.install(stage, PREFIX, new)
+    expect(manifest.uninstall(PREFIX, new) == [] and new.is_dir() and tree(new) == [], "the destination folder")
+    shutil.rmtree(new.parent)
     # A changed file belongs to its user.
     manifest.install(stage, PREFIX, destination)
     (own.parent / "one.so.1").write_text("changed")
