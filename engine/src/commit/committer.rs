@@ -128,14 +128,18 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         Ended { open, result }
     }
 
-    /// Makes the next generation without a checkpoint.
+    /// Makes the next generation without a checkpoint. Nobody begins to read it meanwhile; a
+    /// restore that has begun refuses the removal.
     pub(crate) fn remove(
         &mut self,
         drives: &mut dyn Drives,
         name: &CheckpointName,
         now_unix_ns: u64,
     ) -> Result<Generation, Error> {
-        self.commit(drives, |state| Plan::of_removal(state, name, now_unix_ns))
+        let removal = self.state.with_state(|state| state.begin_removal(name))?;
+        let result = self.commit(drives, |state| Plan::of_removal(state, name, now_unix_ns));
+        self.state.with_state(|state| state.end_removal(removal));
+        result
     }
 
     /// Makes the next generation without changes, so that the space of what the one before removed

@@ -2,7 +2,7 @@
 //! The context of one open pool: what its keeper and its sessions share.
 //!
 //! - The state's lock is held to plan and to adopt, never during I/O.
-//! - A checkpoint that is open for restore is not removed.
+//! - What is in use, and so stays where it is, is part of the state.
 //! - A region that a session has registered is known to every drive.
 //! - A segment that is being saved is still there when it is committed.
 
@@ -19,7 +19,6 @@ use crate::device::condition::Condition;
 use crate::error::Error;
 use crate::format::Access;
 use crate::memory::HugePages;
-use crate::name::CheckpointName;
 use crate::pool::options::PoolMode;
 use crate::reactor::queues::Queues;
 use crate::reactor::segment::Segment;
@@ -36,8 +35,6 @@ pub(crate) struct PoolContext {
     state: Mutex<State>,
     /// By open checkpoint and participant: segments being saved.
     saving: Mutex<HashMap<(u64, u32), Arc<Segment>>>,
-    /// How often each checkpoint is open for restore.
-    reading: Mutex<HashMap<CheckpointName, usize>>,
     /// Sessions made so far: they are spread round-robin over the reactors.
     sessions: AtomicUsize,
     /// By region: how many registrations of sessions it has.
@@ -65,7 +62,6 @@ impl PoolContext {
             queues,
             state: Mutex::new(state),
             saving: Mutex::default(),
-            reading: Mutex::default(),
             sessions: AtomicUsize::new(0),
             registered: Mutex::default(),
         }
@@ -134,37 +130,6 @@ impl PoolContext {
 
     fn registered_map(&self) -> MutexGuard<'_, HashMap<u64, usize>> {
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A restore of this checkpoint begins.
-    pub(crate) fn begin_reading(&self, name: &CheckpointName) {
-        *self.reading_map().entry(name.clone()).or_default() += 1;
-    }
-
-    /// A restore of this checkpoint ended.
-    pub(crate) fn end_reading(&self, name: &CheckpointName) {
-        let mut reading = self.reading_map();
-        if let Some(count) = reading.get_mut(name) {
-            *count -= 1;
-            if *count == 0 {
-                reading.remove(name);
-            }
-        }
-    }
-
-    /// A checkpoint that is being restored cannot be removed: its chunks could be overwritten.
-    pub(crate) fn refuse_while_read(&self, name: &CheckpointName) -> Result<(), Error> {
-        if self.reading_map().contains_key(name) {
-            return Err(Error::Busy {
-                what: format!("checkpoint {name}"),
-                owner: "a restore or a verification in this process".into(),
-            });
-        }
-        Ok(())
-    }
-
-    fn reading_map(&self) -> MutexGuard<'_, HashMap<CheckpointName, usize>> {
-        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fails when a drive that takes part cannot take a new checkpoint.

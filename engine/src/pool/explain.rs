@@ -6,6 +6,7 @@ use crate::format::SegmentTable;
 use crate::name::CheckpointName;
 use crate::pool::handle::Pool;
 use crate::ring::{CompleteEntry, codes};
+use crate::state::Use;
 
 impl Pool {
     /// The error behind a failed read or write of a segment: what failed, on which drive.
@@ -15,11 +16,11 @@ impl Pool {
         participant: u32,
         completion: &CompleteEntry,
     ) -> Error {
-        let committed = match self.open.find(name) {
-            Ok(committed) => committed,
+        let hold = match self.open.hold(name, Use::Inspect) {
+            Ok(hold) => hold,
             Err(error) => return error,
         };
-        match self.open.read_segment_table(&committed, participant) {
+        match self.open.read_segment_table(&hold, participant) {
             Ok(table) => explain(self, name, &table, 0, completion),
             Err(error) => error,
         }

@@ -20,7 +20,7 @@ use crate::pool::open::open_on;
 use crate::pool::open_pool::OpenPool;
 use crate::pool::options::{PoolMode, PoolOptions};
 use crate::session::{Session, SessionOptions};
-use crate::state::Committed;
+use crate::state::{Committed, Use};
 use crate::units::Generation;
 
 /// An open pool. Shared by reference between threads; sessions are made from it.
@@ -116,10 +116,10 @@ impl Pool {
     /// # Errors
     /// [`Error::NoSuchCheckpoint`], or [`Error::Damaged`] when no drive has sound metadata of it.
     pub fn segments(&self, name: &CheckpointName) -> Result<Vec<SegmentInfo>, Error> {
-        let committed = self.open.find(name)?;
+        let hold = self.open.hold(name, Use::Inspect)?;
         let mut segments = Vec::new();
-        for participant in 0..committed.entry.participants {
-            let table = self.open.read_segment_table(&committed, participant)?;
+        for participant in 0..hold.committed().entry.participants {
+            let table = self.open.read_segment_table(&hold, participant)?;
             segments.push(describe_segment(&table, self.open.context.info.len()));
         }
         Ok(segments)

@@ -134,9 +134,8 @@ impl Keeper {
         }
     }
 
-    /// Removes a checkpoint, unless a session of this process reads it.
+    /// Removes a checkpoint, unless a session of this process restores it.
     pub(crate) fn remove(&mut self, name: &CheckpointName) -> Result<Generation, Error> {
-        self.context.refuse_while_read(name)?;
         self.context.poison_if_foreign();
         self.committer.remove(&mut self.drives, name, unix_ns())
     }

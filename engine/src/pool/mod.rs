@@ -6,6 +6,7 @@ pub(crate) mod context;
 mod explain;
 pub(crate) mod format;
 mod handle;
+pub(crate) mod hold;
 mod info;
 pub(crate) mod keeper;
 pub(crate) mod open;

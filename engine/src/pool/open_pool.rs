@@ -11,10 +11,11 @@ use crate::format::SegmentTable;
 use crate::host::lock::PoolLock;
 use crate::name::CheckpointName;
 use crate::pool::context::PoolContext;
+use crate::pool::hold::Hold;
 use crate::pool::keeper::{Call, Keeper};
 use crate::pool::threads::Threads;
 use crate::recover::metadata;
-use crate::state::Committed;
+use crate::state::{Committed, NotHeld, Use};
 
 /// An open pool. The fields drop in this order: the threads own the drives; the lock is released
 /// last.
@@ -47,7 +48,21 @@ impl OpenPool {
         self.threads.keeper().send(call)
     }
 
-    /// The committed checkpoint of this name.
+    /// Holds a checkpoint. While it is being removed this waits until that is decided.
+    pub(crate) fn hold(&self, name: &CheckpointName, what: Use) -> Result<Hold, Error> {
+        loop {
+            match Hold::try_new(&self.context, name, what) {
+                Ok(hold) => return Ok(hold),
+                Err(NotHeld::NoSuchCheckpoint) => {
+                    return Err(Error::NoSuchCheckpoint(name.to_string()));
+                }
+                // The keeper removes; it takes this call when the removal has ended.
+                Err(NotHeld::BeingRemoved) => self.on_keeper(|_| ())?,
+            }
+        }
+    }
+
+    /// The committed checkpoint of this name. To read what it names, hold it instead.
     pub(crate) fn find(&self, name: &CheckpointName) -> Result<Arc<Committed>, Error> {
         let found = self.context.state().find(name).cloned();
         found.ok_or_else(|| Error::NoSuchCheckpoint(name.to_string()))
@@ -56,10 +71,10 @@ impl OpenPool {
     /// Reads a participant's segment table from any drive that has a sound copy.
     pub(crate) fn read_segment_table(
         &self,
-        committed: &Committed,
+        hold: &Hold,
         participant: u32,
     ) -> Result<SegmentTable, Error> {
-        let entry = committed.entry.clone();
+        let entry = hold.committed().entry.clone();
         let label = self.context.state().label().clone();
         self.on_keeper(move |keeper: &mut Keeper| {
             let drives = keeper.drives();

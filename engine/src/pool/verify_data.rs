@@ -55,16 +55,13 @@ impl<'a> DataPass<'a> {
         name: &CheckpointName,
         advance: Advance<'_>,
     ) -> Result<(), Error> {
-        self.pool.open.context.begin_reading(name);
-        let result = self.check_segments(name, advance);
-        self.pool.open.context.end_reading(name);
-        result
+        self.check_segments(name, advance)
     }
 
     fn check_segments(&mut self, name: &CheckpointName, advance: Advance<'_>) -> Result<(), Error> {
-        let committed = self.pool.open.find(name)?;
-        for participant in 0..committed.entry.participants {
-            let table = match self.pool.open.read_segment_table(&committed, participant) {
+        let hold = self.pool.open.hold(name, crate::state::Use::Inspect)?;
+        for participant in 0..hold.committed().entry.participants {
+            let table = match self.pool.open.read_segment_table(&hold, participant) {
                 Ok(table) => table,
                 // The metadata pass has already reported it.
                 Err(Error::Damaged(_)) => continue,

@@ -12,6 +12,7 @@ use crate::name::CheckpointName;
 use crate::placement;
 use crate::planted::{Bug, planted};
 use crate::state::holding::{Committed, Holding, Run};
+use crate::state::in_use::InUse;
 use crate::state::open_checkpoint::OpenCheckpoint;
 use crate::units::{Generation, Location};
 
@@ -45,6 +46,7 @@ pub(crate) struct State {
     pub(super) damaged: Vec<Arc<Committed>>,
     pub(super) open: BTreeMap<u64, OpenCheckpoint>,
     pub(super) next_open: u64,
+    pub(super) in_use: InUse,
     pub(super) data: Vec<ExtentMap>,
     pub(super) meta: ExtentMap,
     /// Some unit is named more than once, which no sound pool has. Then the release of
@@ -83,6 +85,7 @@ impl State {
             damaged,
             open: BTreeMap::new(),
             next_open: 1,
+            in_use: InUse::default(),
             bad: Vec::new(),
             label,
             poison: None,
@@ -173,7 +176,8 @@ impl State {
             self.open.remove(number);
         }
         // The generation before the previous one is not needed any more: what only it named is
-        // free. What is added was reserved while it was open, and stays reserved.
+        // free, unless somebody still reads it. What is added was reserved while it was open, and
+        // stays reserved.
         let mut freed = std::mem::take(&mut self.retired);
         self.retired.extend(removed.and_then(|name| self.current.remove(&name)));
         self.current.extend(added.into_iter().map(|committed| (committed.name(), committed)));
@@ -183,10 +187,8 @@ impl State {
         self.before = Some(self.root.generation);
         self.newest_seen = root.generation;
         self.root = root;
-        if !freed.is_empty() {
-            self.damaged.retain(|d| !freed.iter().any(|gone| Arc::ptr_eq(gone, d)));
-            self.release(&freed);
-        }
+        freed.retain(|gone| !self.in_use.holds(gone));
+        self.forget(&freed);
         debug_assert!(
             self.free_space_is_derived(),
             "a unit is used that no checkpoint names, or the reverse"
@@ -213,6 +215,14 @@ impl State {
         kept.0 == self.data && kept.1 == self.meta
     }
 
+    /// No generation and no holder needs these any more: frees what only they name.
+    pub(super) fn forget(&mut self, gone: &[Arc<Committed>]) {
+        if !gone.is_empty() {
+            self.damaged.retain(|d| !gone.iter().any(|gone| Arc::ptr_eq(gone, d)));
+            self.release(gone);
+        }
+    }
+
     /// Frees what only these name.
     fn release(&mut self, freed: &[Arc<Committed>]) {
         let is_released =
@@ -236,8 +246,11 @@ impl State {
         self.data.iter_mut().for_each(ExtentMap::clear);
         self.meta.clear();
         let mut once = true;
+        let held = self.held_only();
         let committed = self.current.values().chain(&self.retired).map(|c| &c.holding);
-        for holding in committed.chain(self.open.values().map(|open| &open.holding)) {
+        let open = self.open.values().map(|open| &open.holding);
+        let held = held.iter().map(|committed| &committed.holding);
+        for holding in committed.chain(open).chain(held) {
             for (map, runs) in self.data.iter_mut().zip(&holding.data) {
                 runs.iter().for_each(|run| once &= map.cover(run.start, run.count));
             }

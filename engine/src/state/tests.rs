@@ -13,6 +13,8 @@ use crate::limits::CATALOGUE_SLOTS;
 use crate::name::CheckpointName;
 use crate::units::{Copies, Generation};
 
+mod in_use;
+
 const MIB: u64 = 1 << 20;
 const CHUNK: u64 = MIB;
 

@@ -5,7 +5,7 @@
 //! it releases it again: a session that ends, even halfway through a call, leaves nothing open.
 
 use crate::error::Error;
-use crate::name::CheckpointName;
+use crate::pool::hold::Hold;
 use crate::pool::keeper::Keeper;
 use crate::pool::open_pool::OpenPool;
 
@@ -13,8 +13,8 @@ use crate::pool::open_pool::OpenPool;
 pub(super) enum Opened {
     /// A participant's segment of an open checkpoint.
     Save { checkpoint: u64, participant: u32 },
-    /// A segment of a committed checkpoint.
-    Restore { name: CheckpointName },
+    /// A segment of a committed checkpoint, which is held until the handle is released.
+    Restore { _hold: Hold },
 }
 
 impl Opened {
@@ -35,7 +35,7 @@ impl Opened {
                 let end = move |keeper: &mut Keeper| keeper.give_up(checkpoint, Some(participant));
                 let _ = pool.on_keeper(end);
             }
-            Opened::Restore { name } => pool.context.end_reading(&name),
+            Opened::Restore { .. } => {}
         }
     }
 }

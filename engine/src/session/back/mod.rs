@@ -47,7 +47,7 @@ use crate::ring::{self, Event};
 use crate::session::back::handles::{Handles, Opened};
 use crate::session::back::regions::KnownRegions;
 use crate::session::back::remote_port::RemotePort;
-use crate::state::CheckpointSpec;
+use crate::state::{CheckpointSpec, Use};
 use crate::units::Copies;
 
 pub(super) use remote_port::BufferKey;
@@ -157,26 +157,15 @@ impl Back {
         name: &CheckpointName,
         participant: u32,
     ) -> Result<OpenedSegment, Error> {
-        // Register the reader first, so that no thread of this process removes the checkpoint.
-        self.pool.context.begin_reading(name);
-        let opened = Opened::Restore { name: name.clone() };
-        let table = match self.read_table(name, participant) {
-            Ok(table) => table,
-            Err(error) => {
-                opened.release(&self.pool);
-                return Err(error);
-            }
-        };
+        // First of all, so that what is read is this checkpoint's until the handle is released.
+        let hold = self.pool.hold(name, Use::Restore)?;
+        let table = self.pool.read_segment_table(&hold, participant)?;
+        let opened = Opened::Restore { _hold: hold };
         let label = self.pool.context.state().label().clone();
         let segment = segment_of(&table, |copies| label.to_read(copies));
         let handle = self.add_handle(segment, opened)?;
         let SegmentTable { len_bytes, chunk_bytes, shards, .. } = table;
         Ok(OpenedSegment { handle, participant, len_bytes, chunk_bytes, shards })
-    }
-
-    fn read_table(&self, name: &CheckpointName, participant: u32) -> Result<SegmentTable, Error> {
-        let committed = self.pool.find(name)?;
-        self.pool.read_segment_table(&committed, participant)
     }
 
     /// Gives a segment a handle; when there is none left, releases what was opened.
