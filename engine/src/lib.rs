@@ -42,8 +42,8 @@ pub use format::{AttributeType, Attributes, DriveEntry, DriveState, Redundancy, 
 pub use memory::{HugePages, Region};
 pub use name::CheckpointName;
 pub use pool::{
-    Admission, CheckpointInfo, Content, FormatOptions, FormatReport, Notice, Pool, PoolDrive,
-    PoolInfo, PoolMode, PoolOptions, SegmentInfo, Survey, VerifyProgress, VerifyReport,
+    Admission, CheckpointInfo, Content, Filled, FormatOptions, FormatReport, Notice, Pool,
+    PoolDrive, PoolInfo, PoolMode, PoolOptions, SegmentInfo, Survey, VerifyProgress, VerifyReport,
     admit as admit_drive, format as format_pool, survey,
 };
 pub use ring::{CompleteEntry, SubmitEntry, Transfer, codes};

@@ -4,7 +4,7 @@
 use clap::Args;
 use serde::Serialize;
 use stanchion_engine::DriveAddress;
-use stanchion_engine::{Damage, Notice, Pool, PoolMode, VerifyReport, admit_drive};
+use stanchion_engine::{Damage, Filled, Notice, Pool, PoolMode, VerifyReport, admit_drive};
 
 use super::Subcommand;
 use crate::context::Context;
@@ -20,10 +20,13 @@ Examples:
   stanchion verify llama@100                                  one checkpoint
   stanchion verify --repair                                   repair what has a sound copy
   stanchion verify --repair --replacement /data/new.img       replace a lost drive
+  stanchion verify --repair --rebuild                         go on where that was interrupted
 
 Without --repair nothing is written. Metadata has a copy on every drive; data has a second copy in a
 mirror only. --replacement adds a drive to the pool in place of a missing one, and fills it. Add the
 missing drive itself in the same way when it is back. Only a mirror has the data to fill a drive.
+While a drive is filled, only what belongs on it is read; everything else is checked by a run
+without these options. A checkpoint that is removed meanwhile is left out.
 The command ends with code 3 if anything is still damaged.";
 
 /// Arguments of `stanchion verify`.
@@ -36,6 +39,9 @@ pub struct Verify {
     /// Rewrite damaged copies of metadata and data from sound ones
     #[arg(long)]
     repair: bool,
+    /// Only fill the drives that are being rebuilt
+    #[arg(long, requires = "repair", conflicts_with = "name")]
+    rebuild: bool,
     /// Add this drive to the pool in place of a missing one, and fill it
     #[arg(long, value_name = "ADDRESS", requires = "repair", conflicts_with = "name")]
     replacement: Option<String>,
@@ -47,14 +53,29 @@ pub struct Verify {
 #[derive(Serialize)]
 struct Report {
     clean: bool,
+    /// Only what belongs on drives that are being rebuilt was checked.
+    rebuild_only: bool,
     checkpoint_count: usize,
+    removed_count: usize,
     data_bytes: u64,
     metadata_copy_count: u64,
+    /// All of them; the lists end at a thousand.
+    damage_count: u64,
     damages: Vec<DamageRecord>,
+    repaired_count: u64,
     repaired: Vec<DamageRecord>,
+    filled: Vec<FilledRecord>,
     /// Serials of the drives that hold everything again.
     rebuilt_serials: Vec<String>,
     lost_generation: Option<u64>,
+}
+
+/// What was written to a drive that was being rebuilt.
+#[derive(Serialize)]
+struct FilledRecord {
+    serial: String,
+    range_count: u64,
+    data_bytes: u64,
 }
 
 /// All damage found, when the pool was opened and after.
@@ -62,6 +83,9 @@ struct Report {
 struct Findings {
     damages: Vec<Damage>,
     repaired: Vec<Damage>,
+    /// Damage that the report counts and does not name.
+    more_damages: u64,
+    more_repaired: u64,
     /// The newest generation is lost; the text says so.
     fell_back: Option<(u64, String)>,
 }
@@ -92,24 +116,44 @@ impl Findings {
         add(&mut found.damages, &report.damages);
         add(&mut found.repaired, &report.repaired);
         found.damages.retain(|damage| !found.repaired.iter().any(|r| is_same_place(r, damage)));
+        found.more_damages = report.damage_count - report.damages.len() as u64;
+        found.more_repaired = report.repaired_count - report.repaired.len() as u64;
         found
     }
 
     fn is_clean(&self) -> bool {
-        self.damages.is_empty() && self.fell_back.is_none()
+        self.damage_count() == 0 && self.fell_back.is_none()
     }
 
-    fn print(&self, report: &VerifyReport, output: Output) -> Result<(), CommandError> {
+    fn damage_count(&self) -> u64 {
+        self.damages.len() as u64 + self.more_damages
+    }
+
+    fn repaired_count(&self) -> u64 {
+        self.repaired.len() as u64 + self.more_repaired
+    }
+
+    fn print(
+        &self,
+        report: &VerifyReport,
+        rebuild_only: bool,
+        output: Output,
+    ) -> Result<(), CommandError> {
         if output.json {
             return output.document(
                 Verify::NAME,
                 &Report {
                     clean: self.is_clean(),
+                    rebuild_only,
                     checkpoint_count: report.checkpoints,
+                    removed_count: report.removed,
                     data_bytes: report.data_bytes,
                     metadata_copy_count: report.metadata_copies,
+                    damage_count: self.damage_count(),
                     damages: self.damages.iter().map(DamageRecord::from).collect(),
+                    repaired_count: self.repaired_count(),
                     repaired: self.repaired.iter().map(DamageRecord::from).collect(),
+                    filled: report.filled.iter().map(FilledRecord::from).collect(),
                     rebuilt_serials: report.rebuilt.clone(),
                     lost_generation: self.fell_back.as_ref().map(|(lost, _)| *lost),
                 },
@@ -121,29 +165,61 @@ impl Findings {
         for damage in &self.damages {
             output.text(plain(&damage.to_string()))?;
         }
-        // On a new drive everything was missing: one line below, not one for each range.
-        let is_rebuilt = |damage: &&Damage| report.rebuilt.contains(&damage.serial);
-        for damage in self.repaired.iter().filter(|damage| !is_rebuilt(damage)) {
+        if self.more_damages > 0 {
+            output.text(format_args!("and {} more", self.more_damages))?;
+        }
+        for damage in &self.repaired {
             output.text(plain(&format!("repaired from its copy: {damage}")))?;
         }
-        for serial in &report.rebuilt {
-            let filled = self.repaired.iter().filter(|damage| damage.serial == *serial).count();
-            output.text(plain(&format!(
-                "drive {serial} is rebuilt; {} written",
-                output::count(filled, "range")
-            )))?;
+        if self.more_repaired > 0 {
+            output.text(format_args!("and {} more repaired", self.more_repaired))?;
+        }
+        self.print_drives(report, output)?;
+        if report.removed > 0 {
+            output.text(format_args!(
+                "{} removed meanwhile",
+                output::count(report.removed, "checkpoint")
+            ))?;
         }
         output.summary(format_args!(
-            "verified {}, {} of data, {} copies of metadata: {}",
+            "{} {}, {} of data, {} copies of metadata: {}",
+            if rebuild_only { "read for the rebuilding from" } else { "verified" },
             output::count(report.checkpoints, "checkpoint"),
             output::size(report.data_bytes),
             report.metadata_copies,
-            match (self.is_clean(), self.repaired.len()) {
+            match (self.is_clean(), self.repaired_count()) {
                 (false, _) => "damaged".to_owned(),
                 (true, 0) => "all sound".to_owned(),
                 (true, count) => format!("{count} repaired, all sound"),
             }
         ))
+    }
+
+    /// One line for each drive that was being rebuilt: everything on it was missing.
+    fn print_drives(&self, report: &VerifyReport, output: Output) -> Result<(), CommandError> {
+        let written = |serial: &String| {
+            let filled = report.filled.iter().find(|filled| filled.serial == *serial);
+            let (ranges, bytes) =
+                filled.map_or((0, 0), |filled| (filled.ranges, filled.data_bytes));
+            let ranges = output::count(ranges as usize, "range");
+            format!("{ranges} written, {} of data", output::size(bytes))
+        };
+        for serial in &report.rebuilt {
+            output.text(plain(&format!("drive {serial} is rebuilt; {}", written(serial))))?;
+        }
+        let unfinished = report.filled.iter().filter(|f| !report.rebuilt.contains(&f.serial));
+        for Filled { serial, .. } in unfinished {
+            output
+                .text(plain(&format!("drive {serial} is not rebuilt yet; {}", written(serial))))?;
+        }
+        Ok(())
+    }
+}
+
+impl From<&Filled> for FilledRecord {
+    fn from(filled: &Filled) -> FilledRecord {
+        let Filled { serial, ranges, data_bytes } = filled.clone();
+        FilledRecord { serial, range_count: ranges, data_bytes }
     }
 }
 
@@ -178,18 +254,24 @@ impl Subcommand for Verify {
             options.drives.push(address);
         }
         let pool = Pool::open(&options)?;
-        let progress = ProgressBar::new(output, "verifying", 0);
-        let report = pool.verify(name.as_ref(), self.repair, &mut |done, total| {
+        let rebuild_only = self.rebuild || self.replacement.is_some();
+        let what = if rebuild_only { "rebuilding" } else { "verifying" };
+        let progress = ProgressBar::new(output, what, 0);
+        let mut watch = |done, total| {
             progress.set_total(total);
             progress.set(done);
-        })?;
+        };
+        let report = match rebuild_only {
+            true => pool.rebuild(&mut watch)?,
+            false => pool.verify(name.as_ref(), self.repair, &mut watch)?,
+        };
         drop(progress);
         let found = Findings::gather(&pool, &report, output);
-        found.print(&report, output)?;
+        found.print(&report, rebuild_only, output)?;
         if found.is_clean() {
             return Ok(());
         }
-        let count = found.damages.len() + usize::from(found.fell_back.is_some());
+        let count = found.damage_count() + u64::from(found.fell_back.is_some());
         let remedy = match self.repair {
             true => {
                 "not repairable: remove the damaged checkpoints (`stanchion rm`) and save them again"

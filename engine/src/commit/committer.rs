@@ -21,7 +21,7 @@ use crate::format::{DriveState, Label, Owner};
 use crate::name::CheckpointName;
 use crate::planted::{Bug, planted};
 use crate::state::{BeginError, CheckpointSpec, ChunkPlace, Identity, Readiness, State};
-use crate::units::{Generation, Location};
+use crate::units::{DriveIndex, Generation, Location};
 
 /// Where the state is kept: behind a lock that other threads take too, or on one thread.
 pub(crate) trait StateCell {
@@ -200,22 +200,33 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         Ok(())
     }
 
-    /// Everything that belongs on the rebuilding drives was written: makes it durable, and then
-    /// makes the drives members again. The result is their serials.
+    /// Makes durable what was written outside of commits. After a failure it is unknown what is
+    /// durable of anything that was written: as in a commit, the pool refuses later writes.
+    pub(crate) fn flush(&mut self, drives: &mut dyn Drives) -> Result<(), Error> {
+        let live: Vec<_> = self.state.with_state(|state| state.label().live().collect());
+        flush_all(drives, live.into_iter()).inspect_err(|error| {
+            self.state.with_state(|state| state.poison("flush", error.to_string()));
+        })
+    }
+
+    /// Everything that belongs on these drives was written, as far as any drive has it: makes it
+    /// durable, and then makes those that were rebuilding members again. The result is their
+    /// serials.
     pub(crate) fn finish_rebuilding(
         &mut self,
         drives: &mut dyn Drives,
+        complete: &[DriveIndex],
     ) -> Result<Vec<String>, Error> {
         let mut label = self.state.with_state(|state| state.label().clone());
         let mut rebuilt = Vec::new();
-        for drive in &mut label.drives {
-            if drive.state == DriveState::Rebuilding {
+        for (number, drive) in (0..).map(DriveIndex).zip(&mut label.drives) {
+            if drive.state == DriveState::Rebuilding && complete.contains(&number) {
                 drive.state = DriveState::Member;
                 rebuilt.push(drive.serial.clone());
             }
         }
         if !rebuilt.is_empty() {
-            flush_all(drives, label.live())?;
+            self.flush(drives)?;
             self.change_label(drives, label)?;
         }
         Ok(rebuilt)

@@ -270,9 +270,12 @@ fn the_state_adopts_a_label_once_every_drive_has_it() {
     committer.change_label(&mut pool.drives, changed.clone()).unwrap();
     assert_eq!(*pool.state.borrow().label(), changed);
 
+    let none = committer.finish_rebuilding(&mut pool.drives, &[DriveIndex(0)]).unwrap();
+    assert_eq!(none, Vec::<String>::new(), "the other one lacks something");
+    let places = [DriveIndex(0), DriveIndex(1)];
     let mut recorded =
         Recorded { drives: &mut pool.drives, batches: Vec::new(), before: &mut || {} };
-    assert_eq!(committer.finish_rebuilding(&mut recorded).unwrap(), ["SIM1"]);
+    assert_eq!(committer.finish_rebuilding(&mut recorded, &places).unwrap(), ["SIM1"]);
     assert_eq!(recorded.batches[0], ["0: flush", "1: flush"], "what was copied, before its label");
     let ancestors = vec![changed.id(), label(2).id()];
     let rebuilt = Label { epoch: 3, ancestors, ..label(2) };
@@ -283,7 +286,10 @@ fn the_state_adopts_a_label_once_every_drive_has_it() {
             assert_eq!(sim.peek_durable(offset, BLOCK_BYTES).unwrap(), own.encode(offset));
         }
     }
-    assert_eq!(committer.finish_rebuilding(&mut pool.drives).unwrap(), Vec::<String>::new());
+    assert_eq!(
+        committer.finish_rebuilding(&mut pool.drives, &places).unwrap(),
+        Vec::<String>::new()
+    );
 }
 
 /// What a drive would hold after a power cut now: the epochs of labels of this pool, by place, and

@@ -29,7 +29,7 @@ impl Pool {
 
 /// Turns a failed completion into an error that names the drive, the shard and the place. `copy` is
 /// the copy of the chunk that failed.
-pub(super) fn explain(
+fn explain(
     pool: &Pool,
     name: &CheckpointName,
     table: &SegmentTable,
@@ -37,42 +37,13 @@ pub(super) fn explain(
     completion: &CompleteEntry,
 ) -> Error {
     let chunk = completion.aux / table.chunk_bytes;
-    let Some(record) = table.chunks.get(chunk as usize) else {
+    if chunk as usize >= table.chunks.len() {
         let what = codes::describe(completion.result);
         return Error::Usage(format!("{name}: participant {}: {what}", table.participant));
-    };
-    let state = pool.open.context.state();
-    let label = state.label();
-    let location = record.copies.iter().nth(copy).unwrap_or(record.copies.first);
-    let drive = location.drive.as_usize();
-    let serial = label.drives[drive].serial.clone();
-    let offset_bytes = label.layout.slot_offset(location.slot);
-    let start = chunk * table.chunk_bytes;
-    let end = (start + table.chunk_bytes).min(table.len_bytes);
-    let unreadable = completion.detail >> 8 == 2;
-    if completion.result == codes::CHECKSUM || completion.result == codes::SHORT || unreadable {
-        let shards: Vec<&str> = table
-            .shards
-            .iter()
-            .filter(|s| s.offset_bytes < end && s.offset_bytes + s.len_bytes > start)
-            .map(|shard| shard.name.as_str())
-            .take(4)
-            .collect();
-        let shard = if shards.is_empty() { None } else { Some(shards.join(", ")) };
-        let participant = table.participant;
-        return Damage {
-            what: "data",
-            serial,
-            offset_bytes: Some(offset_bytes),
-            checkpoint: Some(name.to_string()),
-            shard,
-            generation: None,
-            detail: format!(
-                "bytes {start} to {end} of participant {participant}'s segment: {}",
-                codes::describe_with_status(completion.result, completion.detail)
-            ),
-        }
-        .into();
+    }
+    let damage = chunk_damage(pool, name, table, chunk as usize, copy, completion);
+    if is_damage(completion) {
+        return damage.into();
     }
     let source = match completion.result {
         codes::REMOVED => IoError::Removed,
@@ -83,6 +54,58 @@ pub(super) fn explain(
         },
         code => IoError::Os(i32::try_from(-code).unwrap_or(libc::EIO)),
     };
-    let address = pool.open.context.info[drive].address.clone();
+    let copies = table.chunks[chunk as usize].copies;
+    let drive = copies.iter().nth(copy).unwrap_or(copies.first).drive;
+    let address = pool.open.context.info[drive.as_usize()].address.clone();
+    let Damage { serial, offset_bytes, .. } = damage;
+    let offset_bytes = offset_bytes.unwrap_or(0);
     Error::Io { serial, address, what: "read", offset_bytes, source }
+}
+
+/// Whether the bytes themselves are bad, as opposed to a failure that another try may not have.
+pub(super) fn is_damage(completion: &CompleteEntry) -> bool {
+    let unreadable = completion.detail >> 8 == 2;
+    completion.result == codes::CHECKSUM || completion.result == codes::SHORT || unreadable
+}
+
+/// The damage of one copy of a chunk of the table, as a failed read or write of it shows.
+pub(super) fn chunk_damage(
+    pool: &Pool,
+    name: &CheckpointName,
+    table: &SegmentTable,
+    chunk: usize,
+    copy: usize,
+    completion: &CompleteEntry,
+) -> Damage {
+    let copies = table.chunks[chunk].copies;
+    let location = copies.iter().nth(copy).unwrap_or(copies.first);
+    let (serial, offset_bytes) = {
+        let state = pool.open.context.state();
+        let label = state.label();
+        let serial = label.drives[location.drive.as_usize()].serial.clone();
+        (serial, label.layout.slot_offset(location.slot))
+    };
+    let start = chunk as u64 * table.chunk_bytes;
+    let end = (start + table.chunk_bytes).min(table.len_bytes);
+    let shards: Vec<&str> = table
+        .shards
+        .iter()
+        .filter(|s| s.offset_bytes < end && s.offset_bytes + s.len_bytes > start)
+        .map(|shard| shard.name.as_str())
+        .take(4)
+        .collect();
+    let shard = if shards.is_empty() { None } else { Some(shards.join(", ")) };
+    let participant = table.participant;
+    Damage {
+        what: "data",
+        serial,
+        offset_bytes: Some(offset_bytes),
+        checkpoint: Some(name.to_string()),
+        shard,
+        generation: None,
+        detail: format!(
+            "bytes {start} to {end} of participant {participant}'s segment: {}",
+            codes::describe_with_status(completion.result, completion.detail)
+        ),
+    }
 }

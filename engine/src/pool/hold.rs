@@ -30,6 +30,12 @@ impl Hold {
         &self.committed
     }
 
+    /// For another thread, while this lives: what [`Hold::is_current`] says.
+    pub(super) fn watch(&self) -> impl Fn() -> bool + Send + 'static {
+        let (context, committed) = (Arc::clone(&self.context), Arc::clone(&self.committed));
+        move || context.state().is_current(&committed)
+    }
+
     /// Whether the pool still has the checkpoint, and it is not being removed.
     pub(crate) fn is_current(&self) -> bool {
         self.context.state().is_current(&self.committed)

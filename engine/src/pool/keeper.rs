@@ -21,7 +21,7 @@ use crate::reactor::answer::{Answer, Outcome, Reply};
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::queues::{KeeperRequest, Verdict};
 use crate::state::{ChunkPlace, Readiness};
-use crate::units::Generation;
+use crate::units::{DriveIndex, Generation};
 
 /// Work for the keeper's thread.
 pub(crate) enum Call {
@@ -146,9 +146,18 @@ impl Keeper {
         self.committer.reclaim(&mut self.drives, unix_ns())
     }
 
-    /// Drives that were rebuilding hold everything: the result is their serials.
-    pub(crate) fn finish_rebuilding(&mut self) -> Result<Vec<String>, Error> {
-        self.committer.finish_rebuilding(&mut self.drives)
+    /// Makes durable what was written outside of commits.
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
+        self.committer.flush(&mut self.drives)
+    }
+
+    /// These drives hold everything that belongs on them: those that were rebuilding are members
+    /// again, and the result is their serials.
+    pub(crate) fn finish_rebuilding(
+        &mut self,
+        complete: &[DriveIndex],
+    ) -> Result<Vec<String>, Error> {
+        self.committer.finish_rebuilding(&mut self.drives, complete)
     }
 
     /// Aborts an open checkpoint, and answers the participants that wait for it. `ended` is the

@@ -14,8 +14,6 @@ pub(crate) mod open_pool;
 mod options;
 mod threads;
 mod verify;
-mod verify_data;
-mod verify_report;
 
 pub use crate::notice::Notice;
 #[cfg(any(test, feature = "internals"))]
@@ -27,4 +25,4 @@ pub use format::{Content, FormatOptions, FormatReport, Survey, format, survey};
 pub use handle::Pool;
 pub use info::{CheckpointInfo, PoolDrive, PoolInfo, SegmentInfo};
 pub use options::{PoolMode, PoolOptions};
-pub use verify_report::{VerifyProgress, VerifyReport};
+pub use verify::{Filled, VerifyProgress, VerifyReport};

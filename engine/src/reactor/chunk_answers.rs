@@ -127,15 +127,15 @@ impl Reactor {
         }
     }
 
-    /// A helper's answer: the checksum of a chunk to write is recorded, that of a chunk which was
-    /// read is compared.
+    /// A helper's answer: the checksum of a chunk to save is recorded, that of a chunk which was
+    /// read, or is repaired, is compared.
     fn handle_checksum(&mut self, token: u64, crc64: u64, padding_is_zero: bool) {
         let token = ChunkToken::decode(token);
         let kind = self.tasks.get(token.slot).kind;
         let transfer = self.transfer(token.slot);
         let chunk = transfer.first_chunk + u64::from(token.relative);
         let aux = chunk * transfer.segment.chunk_bytes;
-        if kind == Kind::Write {
+        if kind == Kind::Write && transfer.segment.purpose.saves() {
             transfer.segment.set_crc64(chunk, crc64);
         } else if !chunk_is_sound(transfer.segment.crc64(chunk), crc64, padding_is_zero) {
             if self.read_second_copy(token, codes::describe(codes::CHECKSUM)) {

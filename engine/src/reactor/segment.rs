@@ -17,6 +17,26 @@ pub(crate) enum Purpose {
     Save { checkpoint: u64 },
     /// A restore: chunks are read and compared.
     Restore,
+    /// A repair: chunks are read and compared, and what was read may be written to a place whose
+    /// own copy is bad.
+    Repair,
+}
+
+impl Purpose {
+    /// Whether its chunks may be read.
+    pub(crate) fn reads(self) -> bool {
+        !self.saves()
+    }
+
+    /// Whether its chunks may be written.
+    pub(crate) fn writes(self) -> bool {
+        self != Purpose::Restore
+    }
+
+    /// Whether its chunks are new: each is written once, and its checksum is computed then.
+    pub(crate) fn saves(self) -> bool {
+        matches!(self, Purpose::Save { .. })
+    }
 }
 
 /// One participant's segment.
@@ -97,6 +117,12 @@ impl Segment {
         Segment { purpose: Purpose::Restore, participant, len_bytes, chunk_bytes, chunks }
     }
 
+    /// The same, and chunks may be written again: whoever does has checked the bytes, and holds the
+    /// checkpoint that they belong to.
+    pub(crate) fn for_repair(self) -> Segment {
+        Segment { purpose: Purpose::Repair, ..self }
+    }
+
     pub(crate) fn chunk_count(&self) -> u64 {
         self.chunks.len() as u64
     }
@@ -137,8 +163,11 @@ impl Segment {
         true
     }
 
-    /// One copy of a claimed chunk is written.
+    /// One copy of a claimed chunk is written. A repair claims nothing.
     pub(crate) fn copy_written(&self, chunk: u64) {
+        if !self.purpose.saves() {
+            return;
+        }
         let state = &self.chunks[chunk as usize].state;
         let left = state.load(Ordering::Relaxed) - 1;
         state.store(if left == 0 { WRITTEN } else { left }, Ordering::Release);

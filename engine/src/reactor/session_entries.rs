@@ -114,7 +114,7 @@ impl Reactor {
     ) -> Result<(), (i64, u64)> {
         let slot = self.port(number).and_then(|port| port.segment(handle));
         let Some(slot) = slot else { return Err((codes::BAD_HANDLE, 0)) };
-        if slot.finished || slot.finish.is_some() || slot.segment.purpose == Purpose::Restore {
+        if slot.finished || slot.finish.is_some() || !slot.segment.purpose.saves() {
             return Err((codes::BAD_HANDLE, 0));
         }
         let task = self.tasks.insert(Task {
@@ -192,8 +192,9 @@ impl Reactor {
 /// Checks a transfer against the segment and the buffer that it names. A write claims its chunks.
 fn check_transfer(port: &mut Port, request: &ring::Transfer, kind: Kind) -> Result<Transfer, i64> {
     let slot = port.segment(request.checkpoint).ok_or(codes::BAD_HANDLE)?;
-    let saving = matches!(slot.segment.purpose, Purpose::Save { .. });
-    if saving != (kind == Kind::Write) || slot.finished || slot.finish.is_some() {
+    let purpose = slot.segment.purpose;
+    let allowed = if kind == Kind::Write { purpose.writes() } else { purpose.reads() };
+    if !allowed || slot.finished || slot.finish.is_some() {
         return Err(codes::BAD_HANDLE);
     }
     let segment = Arc::clone(&slot.segment);
@@ -219,7 +220,8 @@ fn check_transfer(port: &mut Port, request: &ring::Transfer, kind: Kind) -> Resu
     if chunk_count_u32 >= MAX_CHUNKS_PER_TASK {
         return Err(codes::RANGE);
     }
-    if kind == Kind::Write && !segment.claim(first_chunk, chunk_count) {
+    let is_new = kind == Kind::Write && purpose.saves();
+    if is_new && !segment.claim(first_chunk, chunk_count) {
         return Err(codes::EXISTS);
     }
     Ok(Transfer {

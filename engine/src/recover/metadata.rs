@@ -89,7 +89,7 @@ pub(crate) fn check_copies<T>(
 }
 
 /// What is wrong with a copy.
-struct Wrong {
+pub(crate) struct Wrong {
     detail: String,
     unread: Option<IoError>,
 }
@@ -107,7 +107,7 @@ impl From<FormatError> for Wrong {
     }
 }
 
-fn bad_copy(
+pub(crate) fn bad_copy(
     label: &Label,
     drive: DriveIndex,
     extent: &MetaExtent,

@@ -15,7 +15,7 @@
 //! | [`Back::close`] | a handle | |
 //! | drop | | nothing: the session ends |
 //!
-//! [`Back::add_table`] and [`Back::remove_table`] are for the pool's own verification, in this
+//! [`Back::add_segment`] and [`Back::remove_segment`] are for the pool's own verification, in this
 //! process.
 //!
 //! - Except `wake`, a call may block and allocate. None of them is needed while entries flow.
@@ -182,18 +182,13 @@ impl Back {
         }
     }
 
-    /// A handle for reading the segment that a table describes; `which` selects the copy of each
-    /// chunk. It ends with the session.
-    pub(super) fn add_table(
-        &self,
-        table: &SegmentTable,
-        which: impl Fn(Copies) -> Copies,
-    ) -> Result<u64, Error> {
-        self.port.add_segment(segment_of(table, which))
+    /// A handle for a segment that the caller describes and holds. It ends with the session.
+    pub(super) fn add_segment(&self, segment: Segment) -> Result<u64, Error> {
+        self.port.add_segment(Arc::new(segment))
     }
 
-    /// Takes back a handle of [`Back::add_table`], after its transfers in flight.
-    pub(super) fn remove_table(&self, handle: u64) -> Result<(), Error> {
+    /// Takes back a handle of [`Back::add_segment`], after its transfers in flight.
+    pub(super) fn remove_segment(&self, handle: u64) -> Result<(), Error> {
         self.port.remove_segment(handle)
     }
 

@@ -18,15 +18,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::format::SegmentTable;
 use crate::memory::{Arena, Buffer, Region};
 use crate::name::CheckpointName;
 use crate::pool::open_pool::OpenPool;
+use crate::reactor::segment::Segment;
 use crate::ring::{CompleteEntry, RingSizes, SubmitEntry};
 use crate::session::back::{Back, OpenedSegment};
 use crate::session::front::traffic::Traffic;
 use crate::state::CheckpointSpec;
-use crate::units::Copies;
 
 pub use buffer::SessionBuffer;
 
@@ -162,19 +161,14 @@ impl Session {
         self.back.open(name, participant)
     }
 
-    /// A handle for reading the segment that a table describes; `which` selects the copy of each
-    /// chunk. It ends with the session.
-    pub(crate) fn add_table(
-        &self,
-        table: &SegmentTable,
-        which: impl Fn(Copies) -> Copies,
-    ) -> Result<u64, Error> {
-        self.back.add_table(table, which)
+    /// A handle for a segment that the caller describes and holds. It ends with the session.
+    pub(crate) fn add_segment(&self, segment: Segment) -> Result<u64, Error> {
+        self.back.add_segment(segment)
     }
 
-    /// Takes back a handle of [`Session::add_table`], after its transfers in flight.
-    pub(crate) fn remove_table(&self, handle: u64) -> Result<(), Error> {
-        self.back.remove_table(handle)
+    /// Takes back a handle of [`Session::add_segment`], after its transfers in flight.
+    pub(crate) fn remove_segment(&self, handle: u64) -> Result<(), Error> {
+        self.back.remove_segment(handle)
     }
 
     /// Takes a handle back, after its transfers in flight. A checkpoint that was not committed is
