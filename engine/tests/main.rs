@@ -8,9 +8,11 @@ mod common;
 
 mod bulk;
 mod drive_conditions;
+mod in_use;
 mod kernel_faults;
 mod mirror;
 mod moved_chunks;
+mod rebuild;
 mod repository;
 mod resource_limits;
 mod save_restore;

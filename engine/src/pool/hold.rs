@@ -47,3 +47,6 @@ impl Drop for Hold {
         self.context.state().end_hold(&self.committed, self.what);
     }
 }
+
+#[cfg(test)]
+mod tests;
