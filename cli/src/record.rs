@@ -52,7 +52,10 @@ impl From<&Notice> for Message {
         let (kind, serial) = match notice {
             Notice::Repaired(damage) => ("repaired", Some(&damage.serial)),
             Notice::DamagedCopy(damage) => ("damaged_copy", Some(&damage.serial)),
+            Notice::Unusable(damage) => ("damaged", Some(&damage.serial)),
             Notice::FellBack { .. } => ("generation_lost", None),
+            Notice::Outdated { serial, .. } => ("drive_outdated", Some(serial)),
+            Notice::OtherOwner { .. } => ("other_owner", None),
             Notice::Unreachable { .. } => ("drive_unreachable", None),
             Notice::Missing { serial, .. } => ("drive_missing", Some(serial)),
             Notice::Absent { serial } => ("drive_absent", Some(serial)),

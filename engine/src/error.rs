@@ -193,16 +193,15 @@ pub enum Error {
     },
     /// The pool was written without this drive.
     #[error(
-        "drive {address} ({serial}): {}; leave it out, or re-admit it with `stanchion verify --repair --replacement {address}`",
-        if *replaced { "another drive has taken its place in the pool" } else { "the pool was written without it, so its data is out of date" }
+        "drive {address} ({serial}): {why}; leave it out, or re-admit it with `stanchion verify --repair --replacement {address}`"
     )]
     StaleDrive {
         /// The address.
         address: String,
         /// The serial.
         serial: String,
-        /// Another drive has its place.
-        replaced: bool,
+        /// Why it is out of date.
+        why: Stale,
     },
     /// Drives of the pool were not named or not found.
     #[error(
@@ -238,6 +237,18 @@ pub enum Error {
         actual_bytes: u64,
         /// The length declared in the label.
         expected_bytes: u64,
+    },
+    /// The newest generation cannot be read, or may be in a place that cannot be read.
+    #[error(
+        "generation {lost} cannot be read: {damage}; generation {older} can be opened with --fall-back: what was committed or removed after it is lost then, if the pool is opened for writing"
+    )]
+    NewestUnreadable {
+        /// The generation.
+        lost: Generation,
+        /// The newest one that can be read.
+        older: Generation,
+        /// What cannot be read.
+        damage: Box<Damage>,
     },
     /// A live process owns the pool or the drive.
     #[error("{what} is in use by {owner}; stop it first")]
@@ -328,6 +339,29 @@ pub enum Error {
     Closed(&'static str),
 }
 
+/// Why a drive of a pool is out of date.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stale {
+    /// The pool was written without it.
+    WrittenWithout,
+    /// Another drive has its place.
+    Replaced,
+    /// It is a copy of itself from an earlier time.
+    MissedCommits,
+}
+
+impl fmt::Display for Stale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Stale::WrittenWithout => "the pool was written without it, so its data is out of date",
+            Stale::Replaced => "another drive has taken its place in the pool",
+            Stale::MissedCommits => {
+                "it missed a commit: it is a copy of itself from an earlier time, such as a snapshot"
+            }
+        })
+    }
+}
+
 /// What is damaged, and where, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
@@ -393,7 +427,9 @@ impl Error {
             | Error::StaleDrive { .. }
             | Error::Refused { .. } => ErrorKind::Refused,
             Error::Busy { .. } => ErrorKind::Busy,
-            Error::Damaged(_) | Error::ShortDrive { .. } => ErrorKind::Damaged,
+            Error::Damaged(_) | Error::ShortDrive { .. } | Error::NewestUnreadable { .. } => {
+                ErrorKind::Damaged
+            }
             Error::Os { .. }
             | Error::Io { .. }
             | Error::CheckpointExists(_)

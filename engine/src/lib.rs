@@ -37,7 +37,7 @@ mod units;
 pub use address::DriveAddress;
 pub use bulk::{BulkOptions, BulkSession, Lent, Saved};
 pub use drive_info::DriveInfo;
-pub use error::{Damage, Error, ErrorKind, IoError};
+pub use error::{Damage, Error, ErrorKind, IoError, Stale};
 pub use format::{AttributeType, Attributes, DriveEntry, DriveState, Redundancy, Shard};
 pub use memory::{HugePages, Region};
 pub use name::CheckpointName;

@@ -13,6 +13,9 @@ pub enum Notice {
     Repaired(Damage),
     /// A damaged copy of metadata was found; another copy served.
     DamagedCopy(Damage),
+    /// Damaged or unreadable metadata for which there is no other copy; it is not needed any more,
+    /// and stays as it is until its place is written again.
+    Unusable(Damage),
     /// The newest generation cannot be read on any drive; the one before was opened.
     FellBack {
         /// The generation that was given up.
@@ -44,6 +47,23 @@ pub enum Notice {
         /// Its serial.
         serial: String,
     },
+    /// A member of the pool missed a commit: it is a copy of itself from an earlier time.
+    Outdated {
+        /// Its serial.
+        serial: String,
+        /// Where it says so that the pool is written without it from now on.
+        written_without: bool,
+    },
+    /// Another owner's root stands where the parent of a later root was: two owners have written
+    /// the pool.
+    OtherOwner {
+        /// The generation that the other owner wrote.
+        generation: Generation,
+        /// Its open epoch.
+        epoch: u64,
+        /// The generation after it, whose parent is gone.
+        after: Generation,
+    },
     /// A commit had reached only some drives when the pool was last used; all have it now.
     RolledForward(Generation),
 }
@@ -56,6 +76,7 @@ impl fmt::Display for Notice {
                 f,
                 "{damage}; another copy is sound: repair this one with `stanchion verify --repair`"
             ),
+            Notice::Unusable(damage) => write!(f, "{damage}; there is no other copy"),
             Notice::FellBack { lost, opened } => write!(
                 f,
                 "generation {lost} cannot be read on any drive; the one before, {opened}, was opened: \
@@ -87,6 +108,21 @@ impl fmt::Display for Notice {
             Notice::Rebuilding { serial } => write!(
                 f,
                 "drive {serial} is not rebuilt yet; finish with `stanchion verify --repair`"
+            ),
+            Notice::Outdated { serial, written_without } => write!(
+                f,
+                "drive {serial} is a copy of itself from an earlier time: it missed a commit, so {}",
+                if *written_without {
+                    "the pool is written without it from now on; re-admit it with `stanchion verify \
+                     --repair --replacement ADDRESS`"
+                } else {
+                    "it is only read where no other drive has the data"
+                }
+            ),
+            Notice::OtherOwner { generation, epoch, after } => write!(
+                f,
+                "two owners have written the pool: generation {generation} of open epoch {epoch} \
+                 is not what generation {after} was made from; a commit of that time may be lost"
             ),
             Notice::RolledForward(generation) => {
                 write!(

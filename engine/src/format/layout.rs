@@ -168,6 +168,11 @@ impl Layout {
         (offset, ROOT_ZONE_BYTES)
     }
 
+    /// Where the front copy of the root of a generation lies on every drive of every pool.
+    pub fn front_root_offset(generation: Generation) -> u64 {
+        ROOT_FRONT + generation.0 % ROOT_SLOTS * ROOT_STRIDE_BYTES
+    }
+
     /// Where the root of a generation lies.
     pub fn root_offset(&self, zone: Zone, generation: Generation, capacity_bytes: u64) -> u64 {
         let (offset, _) = self.root_zone_range(zone, capacity_bytes);

@@ -225,7 +225,8 @@ fn count_checkpoints(drives: &mut dyn Drives, index: usize, label: &Label) -> Op
     let mut only = OneDrive { drives, index };
     let roots = read_roots(&mut only, &alone).ok()?;
     let newest = choose_generation(&mut only, &alone, &roots).ok()?;
-    Some(newest.catalogue.entries.len())
+    // The newest generation may hold more than this one.
+    newest.given_up.is_none().then_some(newest.catalogue.entries.len())
 }
 
 /// One of several drives, as drive 0.

@@ -59,6 +59,7 @@ fn open_noting(
     let opening = Opening {
         writable,
         degraded: options.degraded,
+        fall_back: options.fall_back,
         now_unix_ns: unix_ns(),
         owner: Owner::new(new_id(), OwnerProcess::default(), "", ""),
     };

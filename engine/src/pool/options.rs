@@ -25,6 +25,9 @@ pub struct PoolOptions {
     /// Opens for writing although drives are missing. The labels of the other drives then record
     /// that: a drive that comes back later is refused until it is admitted again.
     pub degraded: bool,
+    /// Opens the generation before the newest one where the newest one cannot be read. Opened for
+    /// writing, the pool continues from there: what was committed or removed later is lost.
+    pub fall_back: bool,
     /// Pages of session memory. SPDK drives always need huge ones.
     pub huge_pages: HugePages,
     /// Reactor threads; by default one for each drive, but one core stays free.
@@ -44,6 +47,7 @@ impl PoolOptions {
             drives,
             mode: PoolMode::ReadWrite,
             degraded: false,
+            fall_back: false,
             huge_pages: HugePages::Required,
             reactors: None,
             cores: None,

@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The labels of a drive: reading them, and repairing their copies.
+//!
+//! - Every format and every admission writes the front copies, at places that do not depend on the
+//!   drive's size. So they say which pool a drive belongs to; a label that an earlier pool left at
+//!   the drive's end does not.
+//! - The copies at the end are counted back from the capacity in the label. On a drive that has
+//!   grown they are not at its end, and the drive itself does not say where; the labels of the
+//!   pool's other drives do.
 
 use crate::drive_info::DriveInfo;
-use crate::drives::{DriveCommand, Drives, read_error, run_all};
-use crate::error::{Damage, Error};
-use crate::format::{FormatError, Label, Layout};
-use crate::limits::BLOCK_BYTES;
+use crate::drives::{DriveCommand, Drives, read_error};
+use crate::error::{Damage, Error, IoError};
+use crate::format::layout::MIN_DRIVE_BYTES;
+use crate::format::{FormatError, Label, Layout, ROOT_MAGIC};
+use crate::limits::{BLOCK_BYTES, ROOT_SLOTS};
 use crate::notice::Notice;
-use crate::units::DriveIndex;
+use crate::units::{DriveIndex, Generation};
 
 /// The labels that were read from one drive.
 #[derive(Debug)]
@@ -15,7 +23,40 @@ pub(crate) struct DriveLabels {
     /// The sound label.
     pub(crate) label: Label,
     /// Copies that differ from it.
-    pub(crate) bad: Vec<(u64, Damage)>,
+    pub(crate) bad: Vec<BadLabel>,
+    /// An open pool says that this is the label; otherwise a copy that cannot be read may be newer.
+    is_certain: bool,
+}
+
+/// A copy of a label that is not what it should be.
+#[derive(Debug)]
+pub(crate) struct BadLabel {
+    pub(crate) offset_bytes: u64,
+    pub(crate) damage: Damage,
+    /// The read failed with this error; there may be a sound label.
+    pub(crate) unread: Option<IoError>,
+}
+
+/// What one place for a label holds.
+struct Copy {
+    offset_bytes: u64,
+    found: Result<Label, Wrong>,
+}
+
+/// Why a place holds no label.
+#[derive(Clone)]
+enum Wrong {
+    Unread(IoError),
+    Format(FormatError),
+}
+
+impl Wrong {
+    fn detail(&self) -> String {
+        match self {
+            Wrong::Unread(error) => error.to_string(),
+            Wrong::Format(error) => error.to_string(),
+        }
+    }
 }
 
 /// Reads the labels of the drive at `index`.
@@ -24,71 +65,138 @@ pub(crate) struct DriveLabels {
 /// [`Error::Io`] when there may be a label that could not be read; otherwise the reason why the
 /// label is not valid.
 pub(crate) fn read_labels(drives: &mut dyn Drives, index: usize) -> Result<DriveLabels, Error> {
+    read_labels_of(drives, index, &[])
+}
+
+/// The same, for a drive that may have had one of these capacities when it was formatted.
+pub(crate) fn read_labels_of(
+    drives: &mut dyn Drives,
+    index: usize,
+    capacities_bytes: &[u64],
+) -> Result<DriveLabels, Error> {
     let info = drives.info()[index].clone();
+    let mut offsets = offsets_of(info.capacity_bytes, info.capacity_bytes);
+    for earlier in capacities_bytes {
+        offsets.extend(offsets_of(*earlier, info.capacity_bytes));
+    }
+    offsets.sort_unstable();
+    offsets.dedup();
+    let mut copies = read_copies(drives, index, &offsets);
+    let Some(label) = sound(&info, &copies)? else {
+        return Err(no_label(drives, index, &copies));
+    };
+    let expected_bytes = label.drive().capacity_bytes;
+    if info.capacity_bytes < expected_bytes {
+        let (address, serial) = (info.address, label.drive().serial.clone());
+        let actual_bytes = info.capacity_bytes;
+        return Err(Error::ShortDrive { address, serial, actual_bytes, expected_bytes });
+    }
+    // A drive that grew has its last copies elsewhere.
+    let own = Layout::label_offsets(expected_bytes);
+    let elsewhere: Vec<u64> = own.into_iter().filter(|at| !offsets.contains(at)).collect();
+    copies.extend(read_copies(drives, index, &elsewhere));
+    copies.retain(|copy| own.contains(&copy.offset_bytes));
+    let Some(label) = sound(&info, &copies)? else {
+        return Err(no_label(drives, index, &copies));
+    };
+    let bad = copies.into_iter().filter_map(|copy| bad_copy(&label, copy)).collect();
+    Ok(DriveLabels { label, bad, is_certain: false })
+}
+
+/// Compares every copy of the label of a drive that takes part with what it must be.
+pub(crate) fn check_labels(
+    drives: &mut dyn Drives,
+    label: &Label,
+    drive: DriveIndex,
+) -> DriveLabels {
+    let label = Label { index: drive, ..label.clone() };
+    let offsets = Layout::label_offsets(label.drive().capacity_bytes);
+    let copies = read_copies(drives, drive.as_usize(), &offsets);
+    let bad = copies.into_iter().filter_map(|copy| bad_copy(&label, copy)).collect();
+    DriveLabels { label, bad, is_certain: true }
+}
+
+/// The places of the labels that a drive of one capacity has, as far as they are on a drive of the
+/// other.
+fn offsets_of(labelled_bytes: u64, capacity_bytes: u64) -> Vec<u64> {
+    let mut offsets = Layout::front_label_offsets().to_vec();
+    if labelled_bytes >= MIN_DRIVE_BYTES {
+        offsets.extend(Layout::label_offsets(labelled_bytes));
+    }
+    offsets.retain(|at| at.checked_add(BLOCK_BYTES).is_some_and(|end| end <= capacity_bytes));
+    offsets
+}
+
+fn read_copies(drives: &mut dyn Drives, index: usize, offsets: &[u64]) -> Vec<Copy> {
     let drive = DriveIndex(index as u16);
-    let offsets = label_offsets_of(info.capacity_bytes);
     let mut blocks = vec![vec![0; BLOCK_BYTES as usize]; offsets.len()];
     let mut batch: Vec<_> = blocks
         .iter_mut()
-        .zip(&offsets)
+        .zip(offsets)
         .map(|(into, offset)| DriveCommand::Read { drive, offset_bytes: *offset, into })
         .collect();
     let statuses = drives.run(&mut batch);
     drop(batch);
-    let mut sound: Option<Label> = None;
-    let mut wrong: Vec<(u64, Result<FormatError, String>)> = Vec::new();
-    let mut unread = None;
-    for ((offset, block), status) in offsets.iter().zip(&blocks).zip(statuses) {
-        match status.map_err(|e| e.to_string()).map(|()| Label::decode(block, *offset)) {
-            Ok(Ok(label)) if sound.as_ref().is_none_or(|s| label.epoch >= s.epoch) => {
-                sound = Some(label);
-            }
-            Ok(Ok(_)) => wrong.push((*offset, Err("of an older epoch".into()))),
-            Ok(Err(error)) => wrong.push((*offset, Ok(error))),
-            Err(error) => wrong.push((*offset, Err(error))),
-        }
-        if let Err(error) = status
-            && !error.is_damage()
-        {
-            unread.get_or_insert((*offset, error));
-        }
-    }
-    let Some(label) = sound else {
-        return Err(match unread {
-            Some((offset, error)) => read_error(drives, drive, offset, error),
-            None => no_label(&info, wrong),
-        });
+    let copy = |((offset, block), status): ((&u64, &Vec<u8>), Result<(), IoError>)| Copy {
+        offset_bytes: *offset,
+        found: status
+            .map_err(Wrong::Unread)
+            .and_then(|()| Label::decode(block, *offset).map_err(Wrong::Format)),
     };
-    if info.capacity_bytes < label.drive().capacity_bytes {
-        return Err(Error::ShortDrive {
-            address: info.address,
-            serial: label.drive().serial.clone(),
-            actual_bytes: info.capacity_bytes,
-            expected_bytes: label.drive().capacity_bytes,
-        });
-    }
-    // Check the copies at the offsets that the label names: a drive that grew ends elsewhere.
-    let expected = Layout::label_offsets(label.drive().capacity_bytes);
-    let bad = wrong
-        .into_iter()
-        .filter(|(offset, _)| expected.contains(offset))
-        .map(|(offset, why)| {
-            let detail = why.map_or_else(|text| text, |error| error.to_string());
-            (offset, label_damage(&label.drive().serial, offset, detail))
-        })
-        .collect();
-    Ok(DriveLabels { label, bad })
+    offsets.iter().zip(&blocks).zip(statuses).map(copy).collect()
 }
 
-fn label_offsets_of(capacity_bytes: u64) -> Vec<u64> {
-    let fits = |offset: &u64| offset.checked_add(BLOCK_BYTES).is_some_and(|e| e <= capacity_bytes);
-    let mut offsets: Vec<u64> = Layout::front_label_offsets().into_iter().filter(fits).collect();
-    if capacity_bytes >= crate::format::layout::MIN_DRIVE_BYTES {
-        offsets.extend(Layout::label_offsets(capacity_bytes));
+/// The newest of the copies that are sound and in places of their own.
+fn sound(info: &DriveInfo, copies: &[Copy]) -> Result<Option<Label>, Error> {
+    let in_place = |copy: &&Copy| match &copy.found {
+        Ok(label) => {
+            Layout::label_offsets(label.drive().capacity_bytes).contains(&copy.offset_bytes)
+        }
+        Err(_) => false,
+    };
+    let front = |copy: &&&Copy| Layout::front_label_offsets().contains(&copy.offset_bytes);
+    let sound: Vec<&Copy> = copies.iter().filter(in_place).collect();
+    let any_front = sound.iter().any(|copy| front(&copy));
+    let newest = sound
+        .iter()
+        .filter(|copy| !any_front || front(copy))
+        .filter_map(|copy| copy.found.as_ref().ok())
+        .max_by_key(|label| label.epoch);
+    let Some(newest) = newest else { return Ok(None) };
+    // Copies at the end of a drive of another capacity were left by another pool.
+    let own = Layout::label_offsets(newest.drive().capacity_bytes);
+    let mut newest = newest;
+    for copy in sound.iter().filter(|copy| own.contains(&copy.offset_bytes)) {
+        let Ok(label) = &copy.found else { continue };
+        if label.pool != newest.pool {
+            let detail = format!(
+                "it names pool {}, and another copy on this drive names pool {}",
+                label.pool, newest.pool
+            );
+            return Err(label_damage(&info.serial, copy.offset_bytes, detail).into());
+        }
+        if label.epoch > newest.epoch {
+            newest = label;
+        }
+        if label.epoch == newest.epoch && label != newest {
+            let detail = "it differs from another copy of the same epoch on this drive";
+            return Err(label_damage(&info.serial, copy.offset_bytes, detail.into()).into());
+        }
     }
-    offsets.sort_unstable();
-    offsets.dedup();
-    offsets
+    Ok(Some(newest.clone()))
+}
+
+fn bad_copy(label: &Label, copy: Copy) -> Option<BadLabel> {
+    let (detail, unread) = match copy.found {
+        Ok(found) if found == *label => return None,
+        Ok(found) if found.pool != label.pool => (format!("of pool {}", found.pool), None),
+        Ok(found) if found.epoch < label.epoch => ("of an older epoch".to_owned(), None),
+        Ok(_) => ("it is not the label of this drive".to_owned(), None),
+        Err(Wrong::Unread(error)) => (error.to_string(), Some(error)),
+        Err(wrong) => (wrong.detail(), None),
+    };
+    let damage = label_damage(&label.drive().serial, copy.offset_bytes, detail);
+    Some(BadLabel { offset_bytes: copy.offset_bytes, damage, unread })
 }
 
 fn label_damage(serial: &str, offset_bytes: u64, detail: String) -> Damage {
@@ -104,50 +212,96 @@ fn label_damage(serial: &str, offset_bytes: u64, detail: String) -> Damage {
 }
 
 /// The error for a drive without a sound label.
-fn no_label(info: &DriveInfo, wrong: Vec<(u64, Result<FormatError, String>)>) -> Error {
-    let (address, serial) = (info.address.clone(), info.serial.clone());
-    let mut corrupt = None;
-    for (offset, why) in wrong {
-        match why {
-            Ok(FormatError::Newer { found, supported }) => {
+fn no_label(drives: &mut dyn Drives, index: usize, copies: &[Copy]) -> Error {
+    let DriveInfo { address, serial, .. } = drives.info()[index].clone();
+    let drive = DriveIndex(index as u16);
+    let (mut unread, mut corrupt) = (None, None);
+    for copy in copies {
+        match &copy.found {
+            Ok(_) | Err(Wrong::Format(FormatError::Blank | FormatError::NotOurs)) => {}
+            Err(Wrong::Format(FormatError::Newer { found, supported })) => {
+                let (found, supported) = (found.clone(), supported.clone());
                 return Error::NewerFormat { address, serial, found, supported };
             }
-            Ok(FormatError::Older { found, supported }) => {
+            Err(Wrong::Format(FormatError::Older { found, supported })) => {
+                let (found, supported) = (found.clone(), supported.clone());
                 return Error::OlderFormat { address, serial, found, supported };
             }
-            Ok(FormatError::Blank | FormatError::NotOurs) => {}
-            Ok(FormatError::Corrupt(detail)) | Err(detail) => {
-                corrupt.get_or_insert((offset, detail));
+            Err(Wrong::Unread(error)) if !error.is_damage() => {
+                unread.get_or_insert((copy.offset_bytes, *error));
+            }
+            Err(wrong) => {
+                corrupt.get_or_insert((copy.offset_bytes, wrong.detail()));
             }
         }
     }
-    match corrupt {
-        Some((offset, detail)) => label_damage(&serial, offset, detail).into(),
-        None => Error::NotFormatted { address, serial },
+    if let Some((offset, error)) = unread {
+        return read_error(drives, drive, offset, error);
+    }
+    if let Some((offset, detail)) = corrupt {
+        return label_damage(&serial, offset, detail).into();
+    }
+    match has_roots(drives, drive) {
+        Ok(false) => Error::NotFormatted { address, serial },
+        Ok(true) => {
+            let detail =
+                "no copy of the label is there, but the drive holds roots of a pool: name \
+                          the pool's other drives, too; do not format it"
+                    .to_owned();
+            label_damage(&serial, Layout::front_label_offsets()[0], detail).into()
+        }
+        Err((offset, error)) => read_error(drives, drive, offset, error),
     }
 }
 
-/// Rewrites bad label copies from the sound one, if that is allowed.
+/// Whether the front ring, whose place does not depend on the drive's size, has roots of any pool.
+fn has_roots(drives: &mut dyn Drives, drive: DriveIndex) -> Result<bool, (u64, IoError)> {
+    let capacity_bytes = drives.info()[drive.as_usize()].capacity_bytes;
+    if capacity_bytes < MIN_DRIVE_BYTES {
+        return Ok(false);
+    }
+    let offsets: Vec<u64> =
+        (0..ROOT_SLOTS).map(|slot| Layout::front_root_offset(Generation(slot))).collect();
+    let mut blocks = vec![vec![0; BLOCK_BYTES as usize]; offsets.len()];
+    let mut batch: Vec<_> = blocks
+        .iter_mut()
+        .zip(&offsets)
+        .map(|(into, offset)| DriveCommand::Read { drive, offset_bytes: *offset, into })
+        .collect();
+    let statuses = drives.run(&mut batch);
+    drop(batch);
+    let failed = offsets.iter().zip(statuses).find_map(|(at, s)| s.err().map(|e| (*at, e)));
+    match failed {
+        Some(failed) => Err(failed),
+        None => Ok(blocks.iter().any(|block| block.starts_with(&ROOT_MAGIC))),
+    }
+}
+
+/// Rewrites bad label copies from the sound one, if that is allowed. A copy that could not be read
+/// may be a newer label: it is only rewritten where an open pool knows the label, or the drive says
+/// that its bytes are lost.
 pub(crate) fn repair_labels(
     drives: &mut dyn Drives,
     labels: &[Option<DriveLabels>],
-    writable: bool,
-) -> Result<Vec<Notice>, Error> {
+    repair: bool,
+) -> Vec<Notice> {
     let mut notices = Vec::new();
     for (index, labels) in labels.iter().enumerate() {
         let Some(labels) = labels else { continue };
-        for (offset, damage) in &labels.bad {
-            if !writable {
-                notices.push(Notice::DamagedCopy(damage.clone()));
-                continue;
-            }
-            let block = labels.label.encode(*offset);
-            let drive = DriveIndex(index as u16);
+        for bad in &labels.bad {
+            let may_write = labels.is_certain || bad.unread.is_none_or(IoError::is_damage);
+            let block = labels.label.encode(bad.offset_bytes);
+            let (drive, offset_bytes) = (DriveIndex(index as u16), bad.offset_bytes);
             let mut batch =
-                [DriveCommand::Write { drive, offset_bytes: *offset, data: &block, durable: true }];
-            run_all(drives, &mut batch)?;
-            notices.push(Notice::Repaired(damage.clone()));
+                [DriveCommand::Write { drive, offset_bytes, data: &block, durable: true }];
+            // A block that cannot be written must not keep the pool from being opened.
+            let repaired = repair && may_write && drives.run(&mut batch).remove(0).is_ok();
+            let damage = bad.damage.clone();
+            notices.push(match repaired {
+                true => Notice::Repaired(damage),
+                false => Notice::DamagedCopy(damage),
+            });
         }
     }
-    Ok(notices)
+    notices
 }

@@ -12,7 +12,7 @@
 use uuid::Uuid;
 
 use crate::drive_info::DriveInfo;
-use crate::error::{Damage, Error};
+use crate::error::{Damage, Error, Stale};
 use crate::format::{DriveEntry, DriveState, Label};
 use crate::units::DriveIndex;
 
@@ -85,15 +85,29 @@ impl Membership {
         self.missing.iter().map(serial).collect()
     }
 
-    /// The label of the pool without the drives that are missing.
+    /// The pool's label for reading from the drives that are there. There may be no member among
+    /// them: what a drive holds that is being rebuilt is read, too, and its hashes and checksums
+    /// say whether it is right.
     ///
     /// # Errors
-    /// When no member would be left.
-    pub(crate) fn without_missing(&self) -> Result<Label, Error> {
+    /// When no drive is there that takes part.
+    pub(crate) fn for_reading(&self) -> Result<Label, Error> {
         let mut label = self.label.clone();
         for drive in &self.missing {
             label.drives[drive.as_usize()].state = DriveState::Absent;
         }
+        if label.live().next().is_none() {
+            return Err(self.missing_error());
+        }
+        Ok(label)
+    }
+
+    /// The pool's label for writing without the drives that are missing.
+    ///
+    /// # Errors
+    /// When no member would be left.
+    pub(crate) fn without_missing(&self) -> Result<Label, Error> {
+        let label = self.for_reading()?;
         if label.members().next().is_none() {
             return Err(self.missing_error());
         }
@@ -127,7 +141,8 @@ fn two_histories(serial: &str) -> Damage {
 fn stale(address: String, label: &Label, newest: &Label) -> Error {
     let DriveEntry { serial, uuid, .. } = label.drive().clone();
     let replaced = newest.drives.get(label.index.as_usize()).is_none_or(|entry| entry.uuid != uuid);
-    Error::StaleDrive { address, serial, replaced }
+    let why = if replaced { Stale::Replaced } else { Stale::WrittenWithout };
+    Error::StaleDrive { address, serial, why }
 }
 
 #[cfg(test)]
@@ -204,7 +219,7 @@ mod tests {
         let back = membership(&[label(1), without(1, 0), without(1, 2)]);
         assert!(matches!(
             back,
-            Err(Error::StaleDrive { serial, replaced: false, .. }) if serial == "S2"
+            Err(Error::StaleDrive { serial, why: Stale::WrittenWithout, .. }) if serial == "S2"
         ));
     }
 
@@ -214,7 +229,7 @@ mod tests {
         new.drives[1].uuid = Uuid::from_u128(77);
         new.follow(&label(0));
         let back = membership(&[new, label(1)]);
-        assert!(matches!(back, Err(Error::StaleDrive { replaced: true, .. })));
+        assert!(matches!(back, Err(Error::StaleDrive { why: Stale::Replaced, .. })));
     }
 
     #[test]

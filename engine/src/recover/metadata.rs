@@ -239,14 +239,18 @@ pub(crate) fn repair_metadata(
         .collect()
 }
 
-/// Reads many extents, each from one member, several at a time. A failed read gives `None`.
+/// Reads many extents, each from one member if there is any, several at a time. A failed read gives
+/// `None`.
 pub(crate) fn read_many(
     drives: &mut dyn Drives,
     label: &Label,
     extents: &[MetaExtent],
     mut take: impl FnMut(usize, Option<Vec<u8>>),
 ) {
-    let members: Vec<DriveIndex> = label.members().collect();
+    let mut sources: Vec<DriveIndex> = label.members().collect();
+    if sources.is_empty() {
+        sources = label.live().collect();
+    }
     let mut start = 0;
     while start < extents.len() {
         let mut end = start;
@@ -262,7 +266,7 @@ pub(crate) fn read_many(
             .zip(&extents[start..end])
             .enumerate()
             .map(|(number, (into, extent))| DriveCommand::Read {
-                drive: members[(start + number) % members.len()],
+                drive: sources[(start + number) % sources.len()],
                 offset_bytes: extent.offset_bytes,
                 into,
             })

@@ -2,7 +2,7 @@
 //! The newest whole generation: the newest root whose catalogue can be read.
 
 use crate::drives::Drives;
-use crate::error::Error;
+use crate::error::{Damage, Error};
 use crate::format::{Catalogue, FormatError, Label, Root};
 use crate::recover::metadata::{self, BadCopy, Found, Subject};
 use crate::recover::roots::{Roots, root_damage};
@@ -18,36 +18,48 @@ pub(crate) struct Newest {
     pub(crate) before: Option<Generation>,
     /// Copies of the catalogue that are bad.
     pub(crate) bad: Vec<BadCopy>,
-    /// The generation that was given up because its catalogue cannot be read, if any.
-    pub(crate) given_up: Option<Generation>,
+    /// What was given up: a generation whose catalogue cannot be read, or one whose root may be in
+    /// a place that cannot be read.
+    pub(crate) given_up: Option<GivenUp>,
 }
 
-/// Chooses the generation to open.
+/// Why the generation is not the newest one.
+pub(crate) struct GivenUp {
+    /// Where it is certain that there was one.
+    pub(crate) lost: Generation,
+    pub(crate) damage: Damage,
+}
+
+/// Chooses the generation to open. Whether it may be opened is for the caller to say, if it is not
+/// the newest one.
 pub(crate) fn choose_generation(
     drives: &mut dyn Drives,
     label: &Label,
     roots: &Roots,
 ) -> Result<Newest, Error> {
-    let Some(newest) = roots.by_generation.values().next_back() else {
+    let Some(newest) = roots.newest() else {
         let mut damage = root_damage("", 0, "no drive of the pool holds a valid root".into());
         damage.offset_bytes = None;
-        return Err(damage.into());
+        return Err(roots.bad.first().map_or(damage, |bad| bad.damage.clone()).into());
     };
-    let newest_seen = newest.generation;
-    // By identity, not by number: numbers of generations that were given up may lie between.
-    let parent_of = |root: &Root| {
-        let mut older = roots.by_generation.range(..root.generation).rev();
-        older.find(|(_, other)| other.id() == root.parent).map(|(_, other)| other)
+    let hidden = || {
+        let lost = newest.generation.next();
+        roots.hidden.clone().map(|damage| GivenUp { lost, damage })
     };
     let mut bad = Vec::new();
     // Only these two are protected from reuse.
-    for root in [Some(newest), parent_of(newest)].into_iter().flatten() {
+    for root in [Some(newest), roots.parent_of(newest)].into_iter().flatten() {
         let found = read_catalogue(drives, label, root);
         if let Some((catalogue, _)) = found.object {
+            let unreadable = bad.first().map(|copy: &BadCopy| GivenUp {
+                lost: newest.generation,
+                damage: copy.damage.clone(),
+            });
             bad.extend(found.bad);
-            let given_up = (root.generation != newest_seen).then_some(newest_seen);
-            let before = parent_of(root).map(|before| before.generation);
+            let before = roots.parent_of(root).map(|before| before.generation);
             let root = root.clone();
+            let given_up = unreadable.or_else(hidden);
+            let newest_seen = roots.newest_seen;
             return Ok(Newest { root, catalogue, newest_seen, before, bad, given_up });
         }
         metadata::unread(drives, &found.bad)?;

@@ -6,15 +6,16 @@ use std::cell::RefCell;
 use crate::commit::{Committer, write_labels};
 use crate::drive_info::DriveInfo;
 use crate::drives::Drives;
-use crate::error::Error;
-use crate::format::{DriveState, Label, Owner};
+use crate::error::{Error, Stale};
+use crate::format::{DriveEntry, DriveState, Label};
+use crate::format::Owner;
 use crate::notice::Notice;
 use crate::recover::holdings::{read_holdings, without_holdings};
-use crate::recover::labels::{DriveLabels, read_labels, repair_labels};
+use crate::recover::labels::{DriveLabels, read_labels, read_labels_of, repair_labels};
 use crate::recover::membership::Membership;
 use crate::recover::metadata::{BadCopy, repair_metadata};
-use crate::recover::newest::{Newest, choose_generation};
-use crate::recover::roots::{Roots, read_roots, repair_roots, unread_root};
+use crate::recover::newest::{GivenUp, Newest, choose_generation};
+use crate::recover::roots::{Break, Roots, read_roots, repair_roots};
 use crate::state::State;
 use crate::units::DriveIndex;
 
@@ -36,21 +37,37 @@ pub(crate) fn identify(
     let info = drives.info().to_vec();
     // The index of a given drive, and its labels.
     let mut read: Vec<(usize, DriveLabels)> = Vec::new();
-    let mut first_error = None;
-    for (given, info) in info.iter().enumerate() {
+    let mut failed: Vec<(usize, Error)> = Vec::new();
+    for given in 0..info.len() {
         match read_labels(drives, given) {
             Ok(labels) => read.push((given, labels)),
-            Err(error @ Error::Io { .. }) if tolerant => {
-                let (address, why) = (info.address.clone(), error.to_string());
+            Err(error) => failed.push((given, error)),
+        }
+    }
+    // A drive that has grown and lost its first labels: where its last ones are, the labels of the
+    // other drives say.
+    let capacity = |drive: &DriveEntry| drive.capacity_bytes;
+    let known: Vec<u64> =
+        read.iter().flat_map(|(_, labels)| labels.label.drives.iter().map(capacity)).collect();
+    let mut first_error = None;
+    for (given, error) in failed {
+        if !matches!(error, Error::NotFormatted { .. } | Error::Damaged(_) | Error::Io { .. }) {
+            return Err(error);
+        }
+        match read_labels_of(drives, given, &known) {
+            Ok(labels) => read.push((given, labels)),
+            Err(Error::Io { .. }) if tolerant => {
+                let (address, why) = (info[given].address.clone(), error.to_string());
                 notices.push(Notice::Unreachable { address, why });
                 first_error.get_or_insert(error);
             }
-            Err(error) => return Err(error),
+            Err(_) => return Err(error),
         }
     }
     if let Some(error) = first_error.filter(|_| read.is_empty()) {
         return Err(error);
     }
+    read.sort_by_key(|(given, _)| *given);
     let labels: Vec<&Label> = read.iter().map(|(_, labels)| &labels.label).collect();
     let readable: Vec<DriveInfo> = read.iter().map(|(given, _)| info[*given].clone()).collect();
     let mut membership = Membership::new(&labels, &readable)?;
@@ -70,6 +87,8 @@ pub(crate) struct Opening {
     pub(crate) writable: bool,
     /// Allow writes while drives are missing.
     pub(crate) degraded: bool,
+    /// Allow the generation before the newest one, where that cannot be read.
+    pub(crate) fall_back: bool,
     /// The time of the commit that opening for writing makes.
     pub(crate) now_unix_ns: u64,
     /// Who opens the pool; the roots of an opening for writing name it.
@@ -77,7 +96,7 @@ pub(crate) struct Opening {
 }
 
 /// From the drives, in the order of the pool's drive table, to the newest whole state. For writing
-/// it also repairs and commits.
+/// it also repairs and commits; nothing is written before all refusals have been decided.
 pub(crate) fn recover_state(
     drives: &mut dyn Drives,
     labels: Vec<Option<DriveLabels>>,
@@ -85,11 +104,12 @@ pub(crate) fn recover_state(
     opening: Opening,
     notices: &mut Vec<Notice>,
 ) -> Result<State, Error> {
-    let Opening { writable, degraded, now_unix_ns, owner } = opening;
+    let Opening { writable, degraded, now_unix_ns, .. } = opening;
     if writable && !degraded {
         membership.require_all()?;
     }
-    let mut label = membership.without_missing()?;
+    let mut label =
+        if writable { membership.without_missing()? } else { membership.for_reading()? };
     if writable {
         let drive = label.live().next().map_or(0, DriveIndex::as_usize);
         label.features.writable().map_err(|error| Error::Refused {
@@ -99,13 +119,23 @@ pub(crate) fn recover_state(
         })?;
     }
     report_membership(membership, writable, notices);
-    notices.extend(repair_labels(drives, &labels, writable)?);
     let roots = read_roots(drives, &label)?;
-    if writable {
-        unread_root(drives, &roots)?;
-    }
+    let stale = demote_stale(drives, &mut label, &roots, opening, notices)?;
     let newest = choose_generation(drives, &label, &roots)?;
-    notices.extend(repair_roots(drives, &label, &roots, writable));
+    if let Some(given_up) = newest.given_up.as_ref().filter(|_| !opening.fall_back) {
+        return Err(Error::NewestUnreadable {
+            lost: given_up.lost,
+            older: newest.root.generation,
+            damage: Box::new(given_up.damage.clone()),
+        });
+    }
+    let mut labels = labels;
+    for drive in &stale {
+        labels[drive.as_usize()] = None;
+    }
+    notices.extend(repair_labels(drives, &labels, writable));
+    let (repaired, unusable) = repair_roots(drives, &label, &roots, writable);
+    notices.extend(repaired);
     let all_here = label.copies == 1 && label.members().count() == label.drives.len();
     let committed = if writable || !all_here {
         let mut repair = |drives: &mut dyn Drives, bad: &[BadCopy], sound: Option<&[u8]>| {
@@ -123,23 +153,56 @@ pub(crate) fn recover_state(
     report_newest(&newest, &roots, writable, notices);
     if writable {
         // Before the first commit, the labels of all drives that take part record the membership.
-        let some_outdated = labels.iter().flatten().any(|labels| labels.label.epoch < label.epoch);
-        if !membership.missing.is_empty() {
+        let is_older = |labels: &DriveLabels| labels.label.epoch < label.epoch;
+        let some_older = labels.iter().flatten().any(is_older);
+        let changed = label.drives != membership.label.drives;
+        if changed {
             label.follow(&membership.label);
         }
-        if some_outdated || !membership.missing.is_empty() {
+        if some_older || changed {
             write_labels(drives, &label)?;
         }
     }
-    let state = State::new(label, newest.root, newest.before, newest.newest_seen, committed);
+    let mut state = State::new(label, newest.root, newest.before, newest.newest_seen, committed);
+    state.skip_root_slots(unusable);
     let state = RefCell::new(state);
     if writable {
         // Above every epoch of which a trace was found, also that of a generation that was given
         // up.
-        let newest_epoch = roots.by_generation.values().map(|root| root.epoch).max().unwrap_or(0);
-        Committer::new(&state).begin_epoch(drives, newest_epoch + 1, &owner, now_unix_ns)?;
+        let epoch = roots.newest_epoch + 1;
+        Committer::new(&state).begin_epoch(drives, epoch, &opening.owner, now_unix_ns)?;
     }
     Ok(state.into_inner())
+}
+
+/// Members that missed a commit do not count as members. For writing they are left out where drives
+/// may be missing, and refused otherwise. The result is those that were left out.
+fn demote_stale(
+    drives: &dyn Drives,
+    label: &mut Label,
+    roots: &Roots,
+    opening: Opening,
+    notices: &mut Vec<Notice>,
+) -> Result<Vec<DriveIndex>, Error> {
+    let mut left_out = Vec::new();
+    for drive in &roots.stale {
+        let index = drive.as_usize();
+        let serial = label.drives[index].serial.clone();
+        let address = drives.info()[index].address.clone();
+        let state = match (opening.writable, opening.degraded) {
+            (true, false) => {
+                return Err(Error::StaleDrive { address, serial, why: Stale::MissedCommits });
+            }
+            (true, true) => {
+                left_out.push(*drive);
+                DriveState::Absent
+            }
+            (false, _) => DriveState::Rebuilding,
+        };
+        label.drives[index].state = state;
+        notices.push(Notice::Outdated { serial, written_without: opening.writable });
+    }
+    Ok(left_out)
 }
 
 /// Notices about drives that do not take part, or are still rebuilding.
@@ -157,12 +220,21 @@ fn report_membership(membership: &Membership, writable: bool, notices: &mut Vec<
     }
 }
 
-/// Notices about the catalogue and about an interrupted commit. Opening for writing then writes a
-/// new catalogue and a new root to every drive, which repairs both.
+/// Notices about the catalogue, about an interrupted commit, and about other owners. Opening for
+/// writing then writes a new catalogue and a new root to every drive, which repairs the first two.
 fn report_newest(newest: &Newest, roots: &Roots, writable: bool, notices: &mut Vec<Notice>) {
-    if let Some(lost) = newest.given_up {
-        notices.push(Notice::FellBack { lost, opened: newest.root.generation });
-        notices.extend(newest.bad.iter().map(|copy| Notice::DamagedCopy(copy.damage.clone())));
+    for Break { root, before } in roots.breaks() {
+        notices.push(Notice::OtherOwner {
+            generation: before.generation,
+            epoch: before.epoch,
+            after: root.generation,
+        });
+    }
+    if let Some(GivenUp { lost, damage }) = &newest.given_up {
+        notices.push(Notice::FellBack { lost: *lost, opened: newest.root.generation });
+        let copies = newest.bad.iter().map(|copy| &copy.damage);
+        let damages: Vec<_> = if newest.bad.is_empty() { vec![damage] } else { copies.collect() };
+        notices.extend(damages.into_iter().cloned().map(Notice::Unusable));
         return;
     }
     for copy in &newest.bad {

@@ -1,26 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The root rings: reading them, and repairing slots that hold no root.
+//! The root rings: reading them, and repairing places that hold no root that counts.
+//!
+//! What could not be read may be a root, even the newest one. It is never taken for a place without
+//! one, and never written, except with the root that is known to belong there.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use crate::drives::{DriveCommand, Drives, read_error};
+use crate::drives::{DriveCommand, Drives};
 use crate::error::{Damage, Error, IoError};
 use crate::format::{FormatError, Label, Root, Zone};
 use crate::limits::{BLOCK_BYTES, ROOT_SLOTS};
 use crate::notice::Notice;
+pub(crate) use crate::recover::history::Break;
+use crate::recover::history::{History, TwoOwners};
 use crate::units::{DriveIndex, Generation};
 
+/// A generation may skip numbers: those whose places cannot be written, and those whose catalogue
+/// would overwrite one that is still needed. So many numbers behind the newest root are searched
+/// for places that may hide a newer one.
+const MOST_SKIPPED: u64 = 8;
+
 /// What the root rings hold.
+#[derive(Default)]
 pub(crate) struct Roots {
-    /// Valid roots by generation; all copies of a generation are equal.
-    pub(crate) by_generation: BTreeMap<Generation, Root>,
-    /// Which drives lack a copy of the newest one.
+    history: History,
+    /// Members without one of the two copies of the newest root.
     pub(crate) incomplete: Vec<DriveIndex>,
-    /// Slots whose bytes are not a root: torn by a power cut, or damaged.
+    /// Members that have neither the newest root nor the one before it. Every commit reaches every
+    /// member before it is acknowledged, so such a drive missed one: it is a copy of itself from an
+    /// earlier time.
+    pub(crate) stale: Vec<DriveIndex>,
+    /// Places whose bytes are not a root that counts: torn by a power cut, damaged, unreadable, or
+    /// written by an owner that was already replaced.
     pub(crate) bad: Vec<BadRoot>,
+    /// A bad place that may hold a newer root than all that were read.
+    pub(crate) hidden: Option<Damage>,
+    /// The slot of the root that an open pool has in memory.
+    known_slot: Option<u64>,
+    /// The highest generation and open epoch of which a trace was found.
+    pub(crate) newest_seen: Generation,
+    pub(crate) newest_epoch: u64,
 }
 
-/// A slot of a root ring that holds no root.
+/// A place in a root ring that holds no root that counts.
 pub(crate) struct BadRoot {
     pub(crate) drive: DriveIndex,
     pub(crate) slot: u64,
@@ -30,23 +52,120 @@ pub(crate) struct BadRoot {
     pub(crate) unread: Option<IoError>,
 }
 
+/// A place for one root: a slot in one of the rings of a drive.
+struct Place {
+    drive: DriveIndex,
+    slot: u64,
+    offset_bytes: u64,
+    found: Found,
+}
+
+enum Found {
+    Root(Root),
+    /// It was read, and no root of this pool was ever completely written there.
+    Nothing,
+    Bad(BadRoot),
+}
+
+impl Roots {
+    /// The newest root, if there is one.
+    pub(crate) fn newest(&self) -> Option<&Root> {
+        self.history.by_generation.values().next_back()
+    }
+
+    /// The root before this one.
+    pub(crate) fn parent_of(&self, root: &Root) -> Option<&Root> {
+        self.history.parent_of(root)
+    }
+
+    /// Where another owner's root stands in the place of a parent.
+    pub(crate) fn breaks(&self) -> &[Break] {
+        &self.history.breaks
+    }
+
+    /// The newest root that belongs in a slot.
+    fn in_slot(&self, slot: u64) -> Option<&Root> {
+        let mut newest_first = self.history.by_generation.values().rev();
+        newest_first.find(|root| slot_of(root.generation) == slot)
+    }
+}
+
+fn slot_of(generation: Generation) -> u64 {
+    generation.0 % ROOT_SLOTS
+}
+
 /// Reads both root rings of every drive that takes part, all drives at once. Reads only the blocks
 /// that hold roots.
 pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots, Error> {
-    let mut roots =
-        Roots { by_generation: BTreeMap::new(), incomplete: Vec::new(), bad: Vec::new() };
-    let mut places = Vec::new();
+    read_and_compare(drives, label, None)
+}
+
+/// The same for an open pool, which knows its newest root, whatever the drives say: both rings of
+/// every drive must have it.
+pub(crate) fn check_roots(
+    drives: &mut dyn Drives,
+    label: &Label,
+    newest: &Root,
+) -> Result<Roots, Error> {
+    read_and_compare(drives, label, Some(newest))
+}
+
+fn read_and_compare(
+    drives: &mut dyn Drives,
+    label: &Label,
+    known: Option<&Root>,
+) -> Result<Roots, Error> {
+    let places = read_places(drives, label)?;
+    let on_drives = places.iter().filter_map(|place| match &place.found {
+        Found::Root(root) => Some(root),
+        _ => None,
+    });
+    let found = on_drives.chain(known);
+    let history =
+        History::of(found.clone()).map_err(|rivals| two_owners(label, &places, &rivals))?;
+    let mut roots = Roots {
+        newest_seen: found.clone().map(|root| root.generation).max().unwrap_or_default(),
+        newest_epoch: found.map(|root| root.epoch).max().unwrap_or(0),
+        known_slot: known.map(|root| slot_of(root.generation)),
+        history,
+        ..Roots::default()
+    };
+    roots.find_incomplete_and_stale(label, &places);
+    roots.hidden = roots.find_hidden(label, &places);
+    for Place { drive, slot, offset_bytes, found } in places {
+        let detail = match found {
+            Found::Bad(bad) => {
+                roots.bad.push(bad);
+                continue;
+            }
+            Found::Root(root) if !roots.counts(&root) => format!(
+                "a root of generation {} and open epoch {} that its owner wrote after another one \
+                 had taken over",
+                root.generation, root.epoch
+            ),
+            Found::Root(root) if known.is_some_and(|known| known.id() == root.id()) => continue,
+            _ if roots.known_slot == Some(slot) => "not the newest root".to_owned(),
+            _ => continue,
+        };
+        let damage = root_damage(&label.drives[drive.as_usize()].serial, offset_bytes, detail);
+        roots.bad.push(BadRoot { drive, slot, offset_bytes, damage, unread: None });
+    }
+    Ok(roots)
+}
+
+fn read_places(drives: &mut dyn Drives, label: &Label) -> Result<Vec<Place>, Error> {
+    let mut offsets = Vec::new();
     for drive in label.live() {
         let capacity_bytes = label.drives[drive.as_usize()].capacity_bytes;
         for zone in [Zone::Front, Zone::Back] {
-            places.extend((0..ROOT_SLOTS).map(|slot| {
+            offsets.extend((0..ROOT_SLOTS).map(|slot| {
                 let offset = label.layout.root_offset(zone, Generation(slot), capacity_bytes);
                 (drive, slot, offset)
             }));
         }
     }
-    let mut bytes = vec![0; places.len() * BLOCK_BYTES as usize];
-    let mut batch: Vec<_> = places
+    let mut bytes = vec![0; offsets.len() * BLOCK_BYTES as usize];
+    let mut batch: Vec<_> = offsets
         .iter()
         .zip(bytes.chunks_exact_mut(BLOCK_BYTES as usize))
         .map(|((drive, _, offset), into)| DriveCommand::Read {
@@ -57,89 +176,156 @@ pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots
         .collect();
     let statuses = drives.run(&mut batch);
     drop(batch);
-    let mut copies: BTreeMap<Generation, Vec<DriveIndex>> = BTreeMap::new();
+    let mut places = Vec::with_capacity(offsets.len());
     let blocks = bytes.chunks_exact(BLOCK_BYTES as usize);
-    for (((drive, slot, offset), block), status) in places.into_iter().zip(blocks).zip(statuses) {
+    for (((drive, slot, offset_bytes), block), status) in
+        offsets.into_iter().zip(blocks).zip(statuses)
+    {
         let entry = &label.drives[drive.as_usize()];
         let decoded =
             status.map_err(|error| FormatError::Corrupt(error.to_string())).and_then(|()| {
-                let root = Root::decode(block, label.pool, entry.uuid, offset)?;
+                let root = Root::decode(block, label.pool, entry.uuid, offset_bytes)?;
                 root.validate(&label.layout).map(|()| root)
             });
-        match decoded {
-            Ok(root) => {
-                copies.entry(root.generation).or_default().push(drive);
-                add_root(&mut roots, root, &entry.serial, offset)?;
+        let found = match decoded {
+            Ok(root) => Found::Root(root),
+            // A root of an earlier pool on this drive is not damage. One of an older format is of an
+            // earlier pool: a pool's labels and roots have one major version.
+            Err(FormatError::Blank | FormatError::NotOurs | FormatError::Older { .. }) => {
+                Found::Nothing
             }
-            // A root of an earlier pool on this drive is not damage. One of an older format is such
-            // a root: the labels and roots of a pool have one major version.
-            Err(FormatError::Blank | FormatError::NotOurs | FormatError::Older { .. }) => {}
             Err(FormatError::Newer { found, supported }) => {
                 let info = &drives.info()[drive.as_usize()];
                 let (address, serial) = (info.address.clone(), entry.serial.clone());
                 return Err(Error::NewerFormat { address, serial, found, supported });
             }
             Err(error) => {
-                let damage = root_damage(&entry.serial, offset, error.to_string());
-                let unread = status.err().filter(|error| !error.is_damage());
-                roots.bad.push(BadRoot { drive, slot, offset_bytes: offset, damage, unread });
+                let damage = root_damage(&entry.serial, offset_bytes, error.to_string());
+                let unread = status.err();
+                Found::Bad(BadRoot { drive, slot, offset_bytes, damage, unread })
             }
+        };
+        places.push(Place { drive, slot, offset_bytes, found });
+    }
+    Ok(places)
+}
+
+impl Roots {
+    /// Whether this root is not of an owner that was already replaced. One that is only older than
+    /// the ring is long is no damage: a commit did not reach its place.
+    fn counts(&self, root: &Root) -> bool {
+        let Some(newest) = self.newest() else { return true };
+        if root.generation > newest.generation {
+            return false;
+        }
+        match self.history.by_generation.get(&root.generation) {
+            Some(known) => known.id() == root.id(),
+            None => root.generation.0 + ROOT_SLOTS <= newest.generation.0,
         }
     }
-    if let Some((_, newest)) = copies.last_key_value() {
-        let lacks = |index: &DriveIndex| newest.iter().filter(|d| *d == index).count() < 2;
-        roots.incomplete = label.members().filter(lacks).collect();
+
+    fn find_incomplete_and_stale(&mut self, label: &Label, places: &[Place]) {
+        let Some(newest) = self.newest() else { return };
+        let newest_id = newest.id();
+        // Without a break these are the same root.
+        let mut older = self.history.by_generation.values().rev().skip(1);
+        let recent: Vec<[u8; 16]> =
+            [newest_id, newest.parent].into_iter().chain(older.next().map(Root::id)).collect();
+        let copies = |drive: DriveIndex, wanted: &[[u8; 16]]| {
+            let holds = |place: &&Place| match &place.found {
+                Found::Root(root) => place.drive == drive && wanted.contains(&root.id()),
+                _ => false,
+            };
+            places.iter().filter(holds).count()
+        };
+        let members: Vec<DriveIndex> = label.members().collect();
+        self.incomplete =
+            members.iter().copied().filter(|drive| copies(*drive, &[newest_id]) < 2).collect();
+        self.stale = members.into_iter().filter(|drive| copies(*drive, &recent) == 0).collect();
     }
-    Ok(roots)
+
+    /// A newer root that was acknowledged is in both rings of every member. So one place in its slot
+    /// that was read and does not hold it shows that there is none, or that nobody was told of it.
+    fn find_hidden(&self, label: &Label, places: &[Place]) -> Option<Damage> {
+        let newest = self.newest()?;
+        let is_witness = |place: &&Place| {
+            !self.stale.contains(&place.drive) && label.members().any(|m| m == place.drive)
+        };
+        let any_witness = places.iter().any(|place| is_witness(&place));
+        (1..=MOST_SKIPPED).find_map(|ahead| {
+            let slot = slot_of(Generation(newest.generation.0 + ahead));
+            let mut first = None;
+            for place in places.iter().filter(|place| place.slot == slot) {
+                match &place.found {
+                    Found::Bad(bad) => first = first.or(Some(bad)),
+                    _ if is_witness(&place) || !any_witness => return None,
+                    _ => {}
+                }
+            }
+            first.map(|bad| bad.damage.clone())
+        })
+    }
 }
 
-/// The error of a root that could not be read, if there is one: a pool opened for writing must know
-/// its newest generation.
-pub(crate) fn unread_root(drives: &dyn Drives, roots: &Roots) -> Result<(), Error> {
-    match roots.bad.iter().find_map(|bad| bad.unread.map(|error| (bad, error))) {
-        Some((bad, source)) => Err(read_error(drives, bad.drive, bad.offset_bytes, source)),
-        None => Ok(()),
-    }
-}
+/// Slots of the rings with a place that cannot be read, or that could not be rewritten: their
+/// generations are skipped, since nothing may be written there.
+pub(crate) type UnusableSlots = BTreeSet<u64>;
 
-/// Rewrites bad slots: with their root, if another copy of it is sound, and otherwise with zeros
-/// (blank). Without `repair` it only reports.
+/// Rewrites bad places: with their root, if it is known, and otherwise with zeros (blank), if they
+/// were read.
 pub(crate) fn repair_roots(
     drives: &mut dyn Drives,
     label: &Label,
     roots: &Roots,
     repair: bool,
-) -> Vec<Notice> {
+) -> (Vec<Notice>, UnusableSlots) {
     let mut notices = Vec::new();
+    let mut unusable = UnusableSlots::new();
     for bad in &roots.bad {
         let mut damage = bad.damage.clone();
         let offset_bytes = bad.offset_bytes;
-        let belongs = |root: &&Root| root.generation.0 % ROOT_SLOTS == bad.slot;
-        let root = roots.by_generation.values().rev().find(belongs);
+        let root = roots.in_slot(bad.slot);
         damage.generation = root.map(|root| root.generation);
+        let may_write = match bad.unread {
+            None => true,
+            // The drive says that the bytes are lost, and another place has them.
+            Some(error) => {
+                roots.known_slot == Some(bad.slot) || root.is_some() && error.is_damage()
+            }
+        };
         let uuid = label.drives[bad.drive.as_usize()].uuid;
         let block = root
             .map_or_else(|| vec![0; BLOCK_BYTES as usize], |root| root.encode(uuid, offset_bytes));
         let mut batch =
             [DriveCommand::Write { drive: bad.drive, offset_bytes, data: &block, durable: true }];
-        let repaired = repair && drives.run(&mut batch).remove(0).is_ok();
-        notices.push(if repaired { Notice::Repaired(damage) } else { Notice::DamagedCopy(damage) });
+        let repaired = repair && may_write && drives.run(&mut batch).remove(0).is_ok();
+        if !repaired && (bad.unread.is_some() || repair) {
+            unusable.insert(bad.slot);
+        }
+        notices.push(match (repaired, root.is_some()) {
+            (true, _) => Notice::Repaired(damage),
+            (false, true) => Notice::DamagedCopy(damage),
+            (false, false) => Notice::Unusable(damage),
+        });
     }
-    notices
+    (notices, unusable)
 }
 
-/// Two different roots of one generation mean two histories: the program never chooses between
+/// Two roots of one generation and open epoch that say different things: nothing decides between
 /// them.
-fn add_root(roots: &mut Roots, root: Root, serial: &str, offset: u64) -> Result<(), Error> {
-    let known = roots.by_generation.entry(root.generation).or_insert_with(|| root.clone());
-    if known.id() != root.id() {
-        let detail = "another root of the same generation exists: the pool's drives have two \
-                      different histories";
-        let mut damage = root_damage(serial, offset, detail.into());
-        damage.generation = Some(root.generation);
-        return Err(damage.into());
-    }
-    Ok(())
+fn two_owners(label: &Label, places: &[Place], rivals: &TwoOwners) -> Error {
+    let TwoOwners { one, other } = rivals;
+    let id = other.id();
+    let of_other =
+        places.iter().find(|place| matches!(&place.found, Found::Root(root) if root.id() == id));
+    let (serial, offset) = of_other.map_or(("", 0), |place| {
+        (label.drives[place.drive.as_usize()].serial.as_str(), place.offset_bytes)
+    });
+    let detail = "another root of the same generation and open epoch exists: two owners wrote the \
+                  pool at once";
+    let mut damage = root_damage(serial, offset, detail.into());
+    damage.generation = Some(one.generation);
+    damage.into()
 }
 
 pub(super) fn root_damage(serial: &str, offset_bytes: u64, detail: String) -> Damage {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The state, and how free space is derived from it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::error::Error;
 use crate::extent::ExtentMap;
 use crate::format::{Label, Root};
-use crate::limits::CATALOGUE_SLOTS;
+use crate::limits::{CATALOGUE_SLOTS, ROOT_SLOTS};
 use crate::name::CheckpointName;
 use crate::placement;
 use crate::planted::{Bug, planted};
@@ -52,6 +52,8 @@ pub(crate) struct State {
     /// Some unit is named more than once, which no sound pool has. Then the release of
     /// one checkpoint that names it does not make it free.
     pub(super) has_overlaps: bool,
+    /// Slots of the root rings that cannot be written: their generations are skipped.
+    pub(super) bad_roots: BTreeSet<u64>,
     /// Slots that could not be written: not used while the pool is open.
     pub(super) bad: Vec<Location>,
     /// Set by a failed flush or root write; every later write fails with it.
@@ -86,6 +88,7 @@ impl State {
             open: BTreeMap::new(),
             next_open: 1,
             in_use: InUse::default(),
+            bad_roots: BTreeSet::new(),
             bad: Vec::new(),
             label,
             poison: None,
@@ -107,15 +110,29 @@ impl State {
     }
 
     /// The number of the next generation. Numbers are skipped where a generation was given up and
-    /// the next one's catalogue would overwrite that of one of the two newest.
+    /// the next one's catalogue would overwrite that of one of the two newest, and where a root
+    /// cannot be written.
     pub(crate) fn next_generation(&self) -> Generation {
-        let mut next = self.newest_seen.max(self.root.generation).next();
+        let first = self.newest_seen.max(self.root.generation).next();
         let slot = |generation: Generation| generation.0 % CATALOGUE_SLOTS;
         let newest = [Some(self.root.generation), self.before];
-        while newest.iter().flatten().any(|kept| slot(*kept) == slot(next)) {
-            next = next.next();
-        }
-        next
+        let may_be = |next: &Generation| {
+            !self.bad_roots.contains(&(next.0 % ROOT_SLOTS))
+                && newest.iter().flatten().all(|kept| slot(*kept) != slot(*next))
+        };
+        let numbers = std::iter::successors(Some(first), |number| Some(number.next()));
+        // Where no slot can be used, the commit fails, and says why.
+        numbers.take(ROOT_SLOTS as usize).find(may_be).unwrap_or(first)
+    }
+
+    /// Nothing may be written to these slots of the root rings, or they cannot be written.
+    pub(crate) fn skip_root_slots(&mut self, slots: BTreeSet<u64>) {
+        self.bad_roots.extend(slots);
+    }
+
+    /// The next generation cannot be made: it is passed over.
+    pub(crate) fn skip_generation(&mut self) {
+        self.newest_seen = self.next_generation();
     }
 
     /// The label has changed: a drive was removed or admitted.

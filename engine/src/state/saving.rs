@@ -5,12 +5,14 @@
 //! - The space of an aborted checkpoint stays reserved until every segment of it has ended: until
 //!   then a drive may still write there.
 
+use std::sync::Arc;
+
 use crate::error::Error;
 use crate::format::{Manifest, SegmentTable, blocks_of, shard};
 use crate::limits::{MAX_PARTICIPANTS, MAX_SEGMENT_BYTES};
 use crate::name::check_base_name;
 use crate::placement;
-use crate::state::holding::{Holding, Run};
+use crate::state::holding::{Committed, Holding, Run};
 use crate::state::open_checkpoint::{
     CheckpointSpec, ChunkPlace, Identity, OpenCheckpoint, OpenSegment, Readiness,
 };
@@ -38,7 +40,7 @@ impl State {
         let identity = identity.into();
         self.check_poison().map_err(BeginError::Failed)?;
         check_spec(spec).map_err(BeginError::Failed)?;
-        self.check_known().map_err(BeginError::Failed)?;
+        self.check_known()?;
         if self.current.contains_key(&spec.name) {
             return Err(BeginError::Failed(Error::CheckpointExists(spec.name.to_string())));
         }
@@ -91,13 +93,19 @@ impl State {
 
     /// While the metadata of a checkpoint cannot be read on any drive, its space is unknown: its
     /// chunks look like free space, and may be the only copies.
-    fn check_known(&self) -> Result<(), Error> {
-        let damage = self.damaged.iter().find_map(|c| c.damage.clone());
-        let Some(mut damage) = damage else { return Ok(()) };
+    /// Once it is removed, one more generation is enough: then neither of the two newest has it.
+    fn check_known(&self) -> Result<(), BeginError> {
+        let Some(mut damage) = self.damaged.iter().find_map(|c| c.damage.clone()) else {
+            return Ok(());
+        };
         damage.detail.push_str(
             "; nothing is saved while its data cannot be distinguished from free space: remove it first",
         );
-        Err(damage.into())
+        let is_kept = |damaged: &Arc<Committed>| self.current.contains_key(&damaged.name());
+        Err(match self.damaged.iter().any(is_kept) {
+            true => BeginError::Failed(damage.into()),
+            false => BeginError::Reclaim { no_space: damage.into() },
+        })
     }
 
     fn no_space(&self, needed_bytes: u64) -> Error {

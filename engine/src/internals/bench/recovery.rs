@@ -93,8 +93,13 @@ impl RecoveryHarness {
     fn recover(&mut self) -> Result<State, Error> {
         let mut notices = Vec::new();
         let Identified { labels, membership } = identify(&mut self.drives, false, &mut notices)?;
-        let opening =
-            Opening { writable: true, degraded: false, now_unix_ns: 0, owner: Owner::default() };
+        let opening = Opening {
+            writable: true,
+            degraded: false,
+            fall_back: false,
+            now_unix_ns: 0,
+            owner: Owner::default(),
+        };
         let state = recover_state(&mut self.drives, labels, &membership, opening, &mut notices)?;
         assert!(notices.is_empty(), "{notices:?}");
         Ok(state)

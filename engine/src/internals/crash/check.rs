@@ -61,11 +61,22 @@ impl Checker<'_> {
     }
 
     fn open(&self, image: &[SimDrive], writable: bool) -> Result<Opened, String> {
-        let mut drives = self.lab.drive(image).map_err(|error| error.to_string())?;
-        let mut notices = Vec::new();
-        open_pool(&mut drives, writable, LATER_UNIX_NS, &mut notices)
-            .map(|state| Opened { state, notices })
+        self.open_falling_back(image, writable, false)
             .map_err(|error| format!("the pool does not open: {error}"))
+    }
+
+    fn open_falling_back(
+        &self,
+        image: &[SimDrive],
+        writable: bool,
+        fall_back: bool,
+    ) -> Result<Opened, Error> {
+        let mut drives = self.lab.drive(image)?;
+        let mut notices = Vec::new();
+        let now_unix_ns = LATER_UNIX_NS;
+        let opening = Opening { writable, degraded: false, fall_back, now_unix_ns };
+        let state = open_as(&mut drives, opening, &mut notices)?;
+        Ok(Opened { state, notices })
     }
 
     /// Opens for reading: may this generation be seen, and is all of it right?
@@ -161,17 +172,25 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// With the newest catalogue damaged on every drive, the generation before is opened, reported,
-    /// and whole: the two newest generations are never overwritten.
+    /// With the newest catalogue damaged on every drive, the generation before is opened on request
+    /// only, reported, and whole: the two newest generations are never overwritten.
     fn fall_back(&self, image: &[SimDrive], generation: u64) -> Result<(), String> {
         let Some(before) = self.expected.history.get(&(generation - 1)) else { return Ok(()) };
         let damaged: Vec<SimDrive> = image.iter().map(SimDrive::fork).collect();
         let label = self.open(&damaged, false)?.state.label().clone();
         let offset = label.layout.catalogue_offset(crate::units::Generation(generation));
         damaged.iter().for_each(|sim| sim.corrupt(offset, BLOCK_BYTES, self.seed));
+        let damage = digest(&damaged);
         for writable in [false, true] {
+            match self.open_falling_back(&damaged, writable, false).map(|_| ()) {
+                Err(Error::NewestUnreadable { lost, .. }) if lost.0 == generation => {}
+                other => return Err(format!("an older generation without request: {other:?}")),
+            }
+            if digest(&damaged) != damage {
+                return Err("an opening that was refused wrote to a drive".into());
+            }
             let opened = self
-                .open(&damaged, writable)
+                .open_falling_back(&damaged, writable, true)
                 .map_err(|error| format!("after damage to the newest catalogue: {error}"))?;
             let reported = |notice: &Notice| {
                 matches!(notice, Notice::FellBack { lost, opened }
@@ -211,6 +230,7 @@ impl Checker<'_> {
             let opening = Opening {
                 writable,
                 degraded: writable,
+                fall_back: false,
                 now_unix_ns: LATER_UNIX_NS,
                 owner: Owner::default(),
             };
@@ -297,7 +317,11 @@ const DEEPER: u32 = 1;
 /// A crash tears roots, which is reported; it damages nothing else that is read.
 fn only_a_torn_root(notice: &Notice) -> Result<(), String> {
     match notice {
-        Notice::Repaired(damage) | Notice::DamagedCopy(damage) if damage.what == "root" => Ok(()),
+        Notice::Repaired(damage) | Notice::DamagedCopy(damage) | Notice::Unusable(damage)
+            if damage.what == "root" =>
+        {
+            Ok(())
+        }
         Notice::RolledForward(_) => Ok(()),
         other => Err(format!("after a crash without damage: {other}")),
     }

@@ -7,7 +7,7 @@
 
 use super::act::{Act, Stop};
 use super::check::{same_names, verify_checkpoint};
-use super::lab::{Lab, open_pool};
+use super::lab::{Lab, open_as};
 use super::live::Live;
 use crate::device::Operation;
 use crate::device::sim::{Effect, Fault, SimDrive, SimRng, When};
@@ -15,6 +15,7 @@ use crate::error::{Error, IoError};
 use crate::format::{Layout, Zone};
 use crate::limits::BLOCK_BYTES;
 use crate::pool::Notice;
+use crate::recover::opening::Opening;
 use crate::units::Generation;
 
 /// Acts of one run.
@@ -121,7 +122,8 @@ fn reported_or_right(live: &Live<'_>, image: &[SimDrive], serial: &str) -> Resul
     let expected = &live.explorer.expected;
     let mut drives = lab.drive(image).map_err(|error| error.to_string())?;
     let mut notices = Vec::new();
-    let state = match open_pool(&mut drives, false, 0, &mut notices) {
+    let opening = Opening { writable: false, degraded: false, fall_back: true, now_unix_ns: 0 };
+    let state = match open_as(&mut drives, opening, &mut notices) {
         Ok(state) => state,
         Err(_) if alone => return Ok(Found::Lost),
         Err(error) => return Err(format!("the pool does not open: {error}")),

@@ -62,11 +62,9 @@ pub(super) fn open_pool(
     now_unix_ns: u64,
     notices: &mut Vec<Notice>,
 ) -> Result<State, Error> {
-    open_as(
-        drives,
-        Opening { writable, degraded: false, now_unix_ns, owner: Owner::default() },
-        notices,
-    )
+    let owner = Owner::default();
+    let opening = Opening { writable, degraded: false, fall_back: false, now_unix_ns, owner };
+    open_as(drives, opening, notices)
 }
 
 /// The same on drives of which some may not answer.

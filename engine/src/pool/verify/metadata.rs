@@ -16,12 +16,12 @@ use crate::pool::handle::Pool;
 use crate::pool::hold::Hold;
 use crate::pool::verify::Scope;
 use crate::pool::verify::report::Tally;
-use crate::recover::labels::{read_labels, repair_labels};
+use crate::recover::labels::{check_labels, repair_labels};
 use crate::recover::metadata::{
     self, BadCopy, Decode, Found, Subject, Wrong, bad_copy, repair_metadata,
 };
 use crate::recover::newest::{catalogue_subject, decode_catalogue};
-use crate::recover::roots::{read_roots, repair_roots};
+use crate::recover::roots::{check_roots, repair_roots};
 use crate::units::DriveIndex;
 
 /// What the keeper reads in one call. A commit waits for no more than that.
@@ -69,13 +69,13 @@ impl<'a> MetadataPass<'a> {
             let mut copies = 0;
             let mut labels: Vec<_> = label.drives.iter().map(|_| None).collect();
             for drive in label.live() {
-                labels[drive.as_usize()] = Some(read_labels(drives, drive.as_usize())?);
+                labels[drive.as_usize()] = Some(check_labels(drives, &label, drive));
                 copies += 4;
             }
-            notices.extend(repair_labels(drives, &labels, repair)?);
-            let roots = read_roots(drives, &label)?;
+            notices.extend(repair_labels(drives, &labels, repair));
+            let roots = check_roots(drives, &label, &root)?;
             copies += 2 * label.live().count();
-            notices.extend(repair_roots(drives, &label, &roots, repair));
+            notices.extend(repair_roots(drives, &label, &roots, repair).0);
             let (subject, decode) = (catalogue_subject(), decode_catalogue(&label, &root));
             let found = metadata::check_copies(drives, &label, &root.catalogue, &subject, &decode);
             copies += label.live().count();

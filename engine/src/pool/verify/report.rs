@@ -182,7 +182,9 @@ impl<'a> Tally<'a> {
         for notice in notices {
             match notice {
                 Notice::Repaired(damage) => self.report.repaired(damage),
-                Notice::DamagedCopy(damage) => self.report.damaged(damage),
+                Notice::DamagedCopy(damage) | Notice::Unusable(damage) => {
+                    self.report.damaged(damage);
+                }
                 _ => {}
             }
         }
