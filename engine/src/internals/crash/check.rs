@@ -305,6 +305,8 @@ impl Checker<'_> {
             guards: true,
             protected: Vec::new(),
             cut_one_in: 0,
+            kill_after: None,
+            late: Vec::new(),
             survivors: None,
             depth,
         }

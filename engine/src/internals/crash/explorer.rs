@@ -14,6 +14,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use super::check::Checker;
 use super::images::{Choice, Effort, choices};
 use super::lab::Lab;
+use super::late::Held;
 use super::model::Expected;
 use crate::device::DriveInfo;
 use crate::device::sim::{SimDrive, SimRng, Torn, WriteId};
@@ -63,7 +64,11 @@ pub(super) struct Explorer<'a> {
     pub(super) protected: Vec<std::ops::Range<u64>>,
     /// The power really fails at one in this many batches.
     pub(super) cut_one_in: u64,
-    /// The drives after the power cut.
+    /// The process is killed with the writes of a batch in flight, after this many batches.
+    pub(super) kill_after: Option<u64>,
+    /// Writes of a killed process that have not landed.
+    pub(super) late: Vec<Held>,
+    /// The drives after the power cut, or after the kill.
     pub(super) survivors: Option<Vec<SimDrive>>,
     pub(super) depth: u32,
 }
@@ -75,6 +80,24 @@ impl<'a> Explorer<'a> {
             && let Err(violation) = self.try_explore(batch)
         {
             self.violation = Some(violation);
+        }
+    }
+
+    /// Kills the process if it is time: the writes of the batch are in flight, and nothing follows
+    /// them.
+    fn kill(&mut self, batch: &[DriveCommand<'_>]) -> bool {
+        match &mut self.kill_after {
+            Some(0) => {
+                self.kill_after = None;
+                self.late = Held::of(batch);
+                self.survivors = Some(self.sims.iter().map(SimDrive::fork).collect());
+                true
+            }
+            Some(batches) => {
+                *batches -= 1;
+                true
+            }
+            None => false,
         }
     }
 
@@ -170,7 +193,14 @@ impl Drives for Watched<'_, '_> {
     }
 
     fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), IoError>> {
-        if batch.iter().any(|command| matches!(command, DriveCommand::Write { .. })) {
+        if self.explorer.survivors.is_none()
+            && batch.iter().any(|command| matches!(command, DriveCommand::Write { .. }))
+        {
+            if !self.explorer.kill(batch)
+                && let Err(error) = Held::land_due(&mut self.explorer.late, self.drives)
+            {
+                self.explorer.violation.get_or_insert(format!("a late write: {error}"));
+            }
             self.explorer.explore(batch);
         }
         if self.explorer.survivors.is_some() {

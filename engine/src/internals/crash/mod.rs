@@ -9,6 +9,7 @@
 //!   acts.
 //! - Long runs: many acts by a seed, with power cuts between them, and with bits that flip and
 //!   writes that are lost or land elsewhere on one drive.
+//! - Late writes: an owner is killed, and what it had in flight lands in its successor's life.
 //! - One seed gives one run, for any number of threads: the images of an item depend only on the
 //!   seed, the round and the item, and a run ends only between groups of items.
 
@@ -18,6 +19,7 @@ mod explorer;
 mod faults;
 mod images;
 mod lab;
+mod late;
 mod live;
 mod model;
 #[cfg(test)]
@@ -44,6 +46,10 @@ const LONGEST: u32 = 3;
 const GROUP: usize = 32;
 /// Long runs in each round.
 const LONG_RUNS: usize = 24;
+/// Runs with late writes of a killed owner in each round.
+const LATE_RUNS: usize = 64;
+/// Late writes at every place of a successor's life: by act in which the owner is killed, and shape.
+const LATE_SWEEPS: usize = late::KILLED_IN.len() * SHAPES.len();
 /// Runs with faults in each round.
 const FAULTY_RUNS: usize = 64;
 /// Sweeps that fail every command of an act in turn: by act, shape, once or forever.
@@ -98,8 +104,10 @@ pub fn explore(options: CrashOptions) -> Result<CrashReport, Violation> {
     let mut report = CrashReport::default();
     let mut round = options.only.map_or(0, |(round, _)| round);
     loop {
-        let mut items =
-            shuffled(worlds.len() + LONG_RUNS + FAULTY_RUNS + SWEEPS, options.seed ^ round);
+        let mut items = shuffled(
+            worlds.len() + LONG_RUNS + FAULTY_RUNS + SWEEPS + LATE_SWEEPS + LATE_RUNS,
+            options.seed ^ round,
+        );
         if let Some((_, only)) = options.only {
             items = vec![only];
         }
@@ -213,7 +221,13 @@ impl Run<'_> {
             None => match item - self.worlds.len() {
                 long if long < LONG_RUNS => self.long_run(lab, seed),
                 faulty if faulty < LONG_RUNS + FAULTY_RUNS => self.faulty_run(lab, seed),
-                sweep => self.sweep(lab, sweep - LONG_RUNS - FAULTY_RUNS, seed),
+                sweep if sweep < LONG_RUNS + FAULTY_RUNS + SWEEPS => {
+                    self.sweep(lab, sweep - LONG_RUNS - FAULTY_RUNS, seed)
+                }
+                late if late < LONG_RUNS + FAULTY_RUNS + SWEEPS + LATE_SWEEPS => {
+                    self.late_sweep(lab, late - LONG_RUNS - FAULTY_RUNS - SWEEPS, seed)
+                }
+                _ => self.late_run(lab, seed),
             },
         }
     }
@@ -224,6 +238,20 @@ impl Run<'_> {
         let mut explorer = self.explorer(lab, base, seed, Effort::NONE);
         explorer.guards = false;
         faults::faulty_run(Live::start(explorer, base)?, &mut rng)
+    }
+
+    fn late_sweep(&self, lab: &Lab, number: usize, seed: u64) -> Result<u64, String> {
+        let killed_in = late::KILLED_IN[number % late::KILLED_IN.len()];
+        let base = &self.bases[number / late::KILLED_IN.len()];
+        let start = || Live::start(self.explorer(lab, base, seed, Effort::NONE), base);
+        late::every_place(&start, killed_in)
+    }
+
+    fn late_run(&self, lab: &Lab, seed: u64) -> Result<u64, String> {
+        let mut rng = SimRng::new(seed);
+        let base = &self.bases[rng.index(self.bases.len())];
+        let explorer = self.explorer(lab, base, seed, Effort::NONE);
+        late::random_run(Live::start(explorer, base)?, &mut rng)
     }
 
     fn sweep(&self, lab: &Lab, number: usize, seed: u64) -> Result<u64, String> {
@@ -306,6 +334,8 @@ impl Run<'_> {
             guards: true,
             protected: Vec::new(),
             cut_one_in: 0,
+            kill_after: None,
+            late: Vec::new(),
             survivors: None,
             depth: 0,
         }

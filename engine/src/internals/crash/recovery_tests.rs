@@ -45,6 +45,8 @@ fn saved(lab: &Lab, drives: usize) -> (Vec<SimDrive>, Expected) {
         guards: true,
         protected: Vec::new(),
         cut_one_in: 0,
+        kill_after: None,
+        late: Vec::new(),
         survivors: None,
         depth: 0,
     };

@@ -47,6 +47,31 @@ fn every_command_of_a_save_and_an_opening_fails_once() {
     run(&[first + 2, first + 5], &worlds, 2);
 }
 
+/// The first item of those with late writes.
+fn first_late(worlds: &[World]) -> usize {
+    worlds.len() + LONG_RUNS + FAULTY_RUNS + SWEEPS
+}
+
+#[test]
+fn late_writes_of_a_killed_owner_land_at_every_place_of_a_successors_life() {
+    let worlds = few_worlds();
+    let acts = late::KILLED_IN.len();
+    let shapes = FEW.iter().flat_map(|shape| (0..acts).map(move |act| shape * acts + act));
+    let items: Vec<usize> = shapes.map(|number| first_late(&worlds) + number).collect();
+    let started = std::time::Instant::now();
+    let (landings, ..) = run(&items, &worlds, 2);
+    println!("{landings} landings in {:?}", started.elapsed());
+    assert!(landings > 500, "{landings}");
+}
+
+#[test]
+fn late_writes_land_one_by_one() {
+    let worlds = few_worlds();
+    let first = first_late(&worlds) + LATE_SWEEPS;
+    let (landings, ..) = run(&(first..first + LATE_RUNS).collect::<Vec<_>>(), &worlds, 2);
+    assert!(landings > LATE_RUNS as u64 / 8, "{landings}");
+}
+
 #[test]
 fn one_seed_gives_one_run() {
     let worlds = few_worlds();
