@@ -150,6 +150,8 @@ struct stn_cqe {
                                  may be missing: what needs them cannot be restored */
 #define STN_POOL_DEGRADED 2u  /* allow writes while drives are missing. A drive that was left out
                                  is refused until it is re-admitted */
+#define STN_POOL_FALL_BACK 4u /* open the generation before the newest one where that cannot be read.
+                                 Opened for writing, what was committed later is lost */
 
 /* stn_pool_opts.huge_pages: pages of session memory. SPDK drives always need huge ones. */
 #define STN_HUGE_REQUIRED 0  /* huge pages or an error */

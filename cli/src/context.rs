@@ -52,6 +52,7 @@ impl Context {
         let mut options = PoolOptions::new(self.required_drives()?);
         options.mode = mode;
         options.degraded = self.options.write.degraded;
+        options.fall_back = engine.fall_back;
         options.huge_pages = engine.huge_pages.map_or(HugePages::Preferred, HugePages::from);
         options.reactors = engine.reactors.map(usize::from);
         options.cores = engine.cores.clone().map(|cores| cores.0);

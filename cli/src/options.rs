@@ -72,6 +72,10 @@ pub struct WriteOptions {
 #[derive(Args, Clone, Default, Debug)]
 #[command(next_help_heading = "Engine options")]
 pub struct EngineOptions {
+    /// Open the generation before the newest one where that cannot be read; a command that writes
+    /// continues from there, and what was committed or removed later is lost
+    #[arg(long, help_heading = "Pool options")]
+    pub fall_back: bool,
     /// Pages for buffers [default: preferred]
     #[arg(long, value_enum, value_name = "HOW")]
     pub huge_pages: Option<Pages>,
@@ -167,6 +171,7 @@ impl Options {
             },
             write: WriteOptions { degraded: self.write.degraded || later.write.degraded },
             engine: EngineOptions {
+                fall_back: later.engine.fall_back || self.engine.fall_back,
                 huge_pages: later.engine.huge_pages.or(self.engine.huge_pages),
                 cores: later.engine.cores.or(self.engine.cores),
                 reactors: later.engine.reactors.or(self.engine.reactors),

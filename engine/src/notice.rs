@@ -4,6 +4,7 @@
 use std::fmt;
 
 use crate::error::Damage;
+use crate::format::Owner;
 use crate::units::Generation;
 
 /// Something that was found and handled, and that a person should know.
@@ -59,10 +60,12 @@ pub enum Notice {
     OtherOwner {
         /// The generation that the other owner wrote.
         generation: Generation,
-        /// Its open epoch.
-        epoch: u64,
+        /// That owner.
+        owner: Owner,
         /// The generation after it, whose parent is gone.
         after: Generation,
+        /// Its owner.
+        owner_after: Owner,
     },
     /// A commit had reached only some drives when the pool was last used; all have it now.
     RolledForward(Generation),
@@ -119,10 +122,12 @@ impl fmt::Display for Notice {
                     "it is only read where no other drive has the data"
                 }
             ),
-            Notice::OtherOwner { generation, epoch, after } => write!(
+            Notice::OtherOwner { generation, owner, after, owner_after } => write!(
                 f,
-                "two owners have written the pool: generation {generation} of open epoch {epoch} \
-                 is not what generation {after} was made from; a commit of that time may be lost"
+                "two owners have written the pool: generation {generation}, by {}, is not what \
+                 generation {after}, by {}, was made from; a commit of that time may be lost",
+                OwnerText(owner),
+                OwnerText(owner_after)
             ),
             Notice::RolledForward(generation) => {
                 write!(
@@ -130,6 +135,19 @@ impl fmt::Display for Notice {
                     "generation {generation} was on some drives only; it is on all drives now"
                 )
             }
+        }
+    }
+}
+
+/// An owner in a message.
+struct OwnerText<'a>(&'a Owner);
+
+impl fmt::Display for OwnerText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Owner { open_id, process, .. } = self.0;
+        match (self.0.command.as_str(), self.0.host_name.as_str()) {
+            ("", "") => write!(f, "opening {open_id}"),
+            (command, host) => write!(f, "{command} (pid {}) on {host}", process.pid),
         }
     }
 }

@@ -13,7 +13,7 @@ use stanchion_testing::internals::format::Layout;
 use stanchion_testing::internals::{admit_drive_on, format_pool_on};
 use stanchion_testing::{
     Availability, CheckpointName, DriveState, Error, FormatOptions, IoError, Notice, Pool,
-    PoolMode, PoolOptions, Redundancy, admit_drive, format_pool,
+    PoolMode, PoolOptions, Redundancy, Replacement, admit_drive, format_pool,
 };
 
 const MIB: u64 = 1 << 20;
@@ -112,7 +112,7 @@ fn lose_a_drive(seed: u64, drives: usize) {
         sims[gone] = sim("NEW");
     }
     let newcomer = devices(&sims[gone..=gone]).remove(0);
-    let admitted = admit_drive_on(devices(&left), newcomer, false).unwrap();
+    let admitted = admit_drive_on(devices(&left), newcomer, None, false, false).unwrap();
     assert_eq!((admitted.returning, admitted.replaced_serial), (returning, format!("SIM{gone}")));
     {
         let pool = open(&sims, PoolMode::ReadWrite, false).unwrap();
@@ -202,7 +202,7 @@ fn a_drive_that_comes_back_brings_its_checkpoints() {
     save(&open(&sims, PoolMode::ReadWrite, false).unwrap(), &saved[0].0, &saved[0].1).unwrap();
     drop(open(&sims[..1], PoolMode::ReadWrite, true).unwrap());
     let newcomer = devices(&sims[1..]).remove(0);
-    assert!(admit_drive_on(devices(&sims[..1]), newcomer, false).unwrap().returning);
+    assert!(admit_drive_on(devices(&sims[..1]), newcomer, None, false, false).unwrap().returning);
     let pool = open(&sims, PoolMode::ReadWrite, false).unwrap();
     let report = pool.verify(None, true, &mut |_, _| ()).unwrap();
     assert!(report.is_clean() && report.rebuilt == ["B"], "{report:?}");
@@ -215,7 +215,7 @@ fn a_drive_that_may_hold_data_or_is_not_needed_is_not_admitted() {
     let sims = [sim("A"), sim("B")];
     format(&sims, Redundancy::Mirror);
     let admit = |given: &[SimDrive], newcomer: &SimDrive, force| {
-        admit_drive_on(devices(given), Box::new(newcomer.open().unwrap()), force)
+        admit_drive_on(devices(given), Box::new(newcomer.open().unwrap()), None, force, false)
     };
     let unneeded = admit(&sims, &sim("C"), false).unwrap_err();
     assert!(matches!(&unneeded, Error::Usage(text) if text.contains("no drive is missing")));
@@ -269,7 +269,8 @@ fn a_file_that_is_gone_is_a_missing_drive() {
     let new = std::fs::File::create(path("new")).unwrap();
     new.set_len(DRIVE_BYTES).unwrap();
     let replacement = DriveAddress::Path(path("new"));
-    admit_drive(&as_given(PoolMode::ReadWrite, false), &replacement, false).unwrap();
+    let admitted = Replacement { drive: replacement.clone(), replaces: None, force: false };
+    admit_drive(&as_given(PoolMode::ReadWrite, false), &admitted).unwrap();
     let mut whole = as_given(PoolMode::ReadWrite, false);
     whole.drives[1] = replacement;
     let pool = Pool::open(&whole).unwrap();

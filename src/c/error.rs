@@ -120,7 +120,7 @@ fn number_of(error: &Error) -> c_int {
         Error::NoSuchCheckpoint(_) => libc::ENOENT,
         Error::CheckpointExists(_) => libc::EEXIST,
         Error::NoSpace { .. } | Error::NoMetadataSpace => libc::ENOSPC,
-        Error::Damaged(_) => STN_E_DAMAGED,
+        Error::Damaged(_) | Error::NewestUnreadable { .. } => STN_E_DAMAGED,
         Error::Poisoned { .. } => STN_E_POISONED,
         Error::NotCommitted { .. } => libc::ECANCELED,
         // A thread of the pool ended while its handle was alive.

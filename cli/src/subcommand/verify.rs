@@ -4,7 +4,9 @@
 use clap::Args;
 use serde::Serialize;
 use stanchion_engine::DriveAddress;
-use stanchion_engine::{Damage, Filled, Notice, Pool, PoolMode, VerifyReport, admit_drive};
+use stanchion_engine::{
+    Damage, Filled, Notice, Pool, PoolMode, Replacement, VerifyReport, admit_drive,
+};
 
 use super::Subcommand;
 use crate::context::Context;
@@ -25,8 +27,10 @@ Examples:
 Without --repair nothing is written. Metadata has a copy on every drive; data has a second copy in a
 mirror only. --replacement adds a drive to the pool in place of a missing one, and fills it. Add the
 missing drive itself in the same way when it is back. Only a mirror has the data to fill a drive.
-While a drive is filled, only what belongs on it is read; everything else is checked by a run
-without these options. A checkpoint that is removed meanwhile is left out.
+A drive that was merely not named keeps its place: name every sound drive of the pool, or pass the
+serial of the lost one with --replaces. While a drive is filled, only what belongs on it is read;
+everything else is checked by a run without these options. A checkpoint that is removed meanwhile is
+left out.
 The command ends with code 3 if anything is still damaged.";
 
 /// Arguments of `stanchion verify`.
@@ -45,6 +49,9 @@ pub struct Verify {
     /// Add this drive to the pool in place of a missing one, and fill it
     #[arg(long, value_name = "ADDRESS", requires = "repair", conflicts_with = "name")]
     replacement: Option<String>,
+    /// The drive that the replacement replaces, where more than one is missing
+    #[arg(long, value_name = "SERIAL", requires = "replacement")]
+    replaces: Option<String>,
     /// Use the replacement although it holds data; the data is lost
     #[arg(long, requires = "replacement")]
     force: bool,
@@ -96,7 +103,9 @@ impl Findings {
         for notice in pool.notices() {
             match notice {
                 Notice::Repaired(damage) => found.repaired.push(damage.clone()),
-                Notice::DamagedCopy(damage) => found.damages.push(damage.clone()),
+                Notice::DamagedCopy(damage) | Notice::Unusable(damage) => {
+                    found.damages.push(damage.clone());
+                }
                 Notice::FellBack { lost, .. } => {
                     found.fell_back = Some((lost.0, notice.to_string()));
                 }
@@ -241,7 +250,14 @@ impl Subcommand for Verify {
         let mut options = context.pool_options(mode)?;
         if let Some(replacement) = &self.replacement {
             let address: DriveAddress = replacement.parse()?;
-            let admitted = admit_drive(&options, &address, self.force)?;
+            let admitted = admit_drive(
+                &options,
+                &Replacement {
+                    drive: address.clone(),
+                    replaces: self.replaces.clone(),
+                    force: self.force,
+                },
+            )?;
             let text = match admitted.returning {
                 true => format!("drive {} is part of the pool again", admitted.serial),
                 false => format!(

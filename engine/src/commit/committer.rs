@@ -64,6 +64,10 @@ pub(crate) struct Ended {
     pub(crate) result: Result<Generation, Error>,
 }
 
+/// Generations that one commit passes over at most. There are four slots for catalogues, and two are
+/// in use.
+const MOST_SKIPPED: u32 = 4;
+
 /// The committer of one open pool.
 pub(crate) struct Committer<S> {
     state: S,
@@ -119,7 +123,7 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
     ) -> Ended {
         let open = std::mem::take(&mut self.ready);
         let plan = |state: &State| Plan::of_checkpoints(state, &open, crc64, now_unix_ns);
-        let result = self.commit(drives, plan);
+        let result = self.commit(drives, false, plan);
         if result.is_err() {
             // After the state was poisoned, if it was: their space may belong to a generation that
             // is durable after all, and must not be reused.
@@ -137,7 +141,8 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         now_unix_ns: u64,
     ) -> Result<Generation, Error> {
         let removal = self.state.with_state(|state| state.begin_removal(name))?;
-        let result = self.commit(drives, |state| Plan::of_removal(state, name, now_unix_ns));
+        let result =
+            self.commit(drives, false, |state| Plan::of_removal(state, name, now_unix_ns));
         self.state.with_state(|state| state.end_removal(removal));
         result
     }
@@ -149,7 +154,7 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         drives: &mut dyn Drives,
         now_unix_ns: u64,
     ) -> Result<Generation, Error> {
-        self.commit(drives, |state| Plan::empty(state, None, now_unix_ns))
+        self.commit(drives, false, |state| Plan::empty(state, None, now_unix_ns))
     }
 
     /// Makes the next generation without changes, in a new open epoch: every opening for writing
@@ -161,29 +166,37 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         owner: &Owner,
         now_unix_ns: u64,
     ) -> Result<Generation, Error> {
-        self.commit(drives, |state| Plan::empty(state, Some((epoch, owner)), now_unix_ns))
+        self.commit(drives, true, |state| Plan::empty(state, Some((epoch, owner)), now_unix_ns))
     }
 
-    /// Plans a generation, makes it durable, and lets the state adopt it.
+    /// Plans a generation, makes it durable, and lets the state adopt it. One whose places cannot
+    /// be written is passed over, while it is certain that it was not acknowledged.
     fn commit(
         &mut self,
         drives: &mut dyn Drives,
-        plan: impl FnOnce(&State) -> Result<Plan, Error>,
+        is_opening: bool,
+        plan: impl Fn(&State) -> Result<Plan, Error>,
     ) -> Result<Generation, Error> {
-        let plan = self.state.with_state(|state| plan(state))?;
-        plan.check()?;
-        if planted(Bug::AdoptedEarly) {
-            self.state.with_state(|state| state.adopt(plan.change.clone()));
-        }
-        match order::run(&plan, drives) {
-            Ok(()) if planted(Bug::AdoptedEarly) => Ok(plan.generation()),
-            Ok(()) => Ok(self.state.with_state(|state| state.adopt(plan.change))),
-            Err(failure) => {
+        let mut skipped = 0;
+        loop {
+            let plan = self.state.with_state(|state| plan(state))?;
+            plan.check()?;
+            if planted(Bug::AdoptedEarly) {
+                self.state.with_state(|state| state.adopt(plan.change.clone()));
+            }
+            let failure = match order::run(&plan, drives) {
+                Ok(()) if planted(Bug::AdoptedEarly) => return Ok(plan.generation()),
+                Ok(()) => return Ok(self.state.with_state(|state| state.adopt(plan.change))),
+                Err(failure) => failure,
+            };
+            if skipped == MOST_SKIPPED || !failure.is_of_one_place(is_opening) {
                 if let Some(what) = failure.poison() {
                     self.state.with_state(|state| state.poison(what, failure.error.to_string()));
                 }
-                Err(failure.error)
+                return Err(failure.error);
             }
+            self.state.with_state(State::skip_generation);
+            skipped += 1;
         }
     }
 

@@ -25,44 +25,59 @@ pub(crate) fn make_pool(drives: &mut dyn Drives, label: &Label) -> Result<(), Er
 }
 
 /// Admits the drive at `place`, which the label calls rebuilding. A drive that takes part must hold
-/// no roots of an earlier time, so they are erased before the label names the drive.
+/// no roots of an earlier time, so they are erased before the label names the drive. Only the drives
+/// that are there get the label; the others keep their places, and an older label.
 pub(crate) fn take_in(
     drives: &mut dyn Drives,
     label: &Label,
     place: DriveIndex,
+    there: &[DriveIndex],
 ) -> Result<(), Error> {
+    label.check().map_err(impossible)?;
     erase(drives, label, &[place])?;
-    write_labels(drives, label)
+    write_labels_to(drives, label, there)
 }
 
 /// Writes the label to every drive that takes part, durably. The first copy is written last: a
 /// drive whose first copy can be read has all of them. A label that changes the membership follows
 /// the one before ([`Label::follow`]).
 pub(crate) fn write_labels(drives: &mut dyn Drives, label: &Label) -> Result<(), Error> {
+    write_labels_to(drives, label, &label.live().collect::<Vec<_>>())
+}
+
+fn write_labels_to(
+    drives: &mut dyn Drives,
+    label: &Label,
+    which: &[DriveIndex],
+) -> Result<(), Error> {
     label.check().map_err(impossible)?;
-    for index in label.live() {
+    for &index in which {
         let own = Label { index, ..label.clone() };
         for offset_bytes in Layout::label_offsets(own.drive().capacity_bytes).into_iter().rev() {
             write_durable(drives, index, offset_bytes, &own.encode(offset_bytes))?;
         }
     }
-    flush_all(drives, label.live())
+    flush_all(drives, which.iter().copied())
 }
 
 /// Removes old labels first, then everything else that a reader could take for a label, ours or
-/// another system's.
+/// another system's. The label may give a drive less room than it has: what another pool left at
+/// its real end is removed, too.
 fn erase(drives: &mut dyn Drives, label: &Label, which: &[DriveIndex]) -> Result<(), Error> {
     let zeros = vec![0; ERASED_BYTES as usize];
     let block = &zeros[..BLOCK_BYTES as usize];
     for &drive in which {
-        for offset_bytes in Layout::label_offsets(label.drives[drive.as_usize()].capacity_bytes) {
+        let ends = ends_of(drives, label, drive);
+        for offset_bytes in ends.iter().flat_map(|end| Layout::label_offsets(*end)) {
             write_durable(drives, drive, offset_bytes, block)?;
         }
     }
     let mut batch = Vec::new();
     for &drive in which {
         let capacity_bytes = label.drives[drive.as_usize()].capacity_bytes;
-        let mut offsets = vec![0, round_down(capacity_bytes, BLOCK_BYTES) - ERASED_BYTES];
+        let mut offsets = vec![0];
+        let last = |end: &u64| round_down(*end, BLOCK_BYTES) - ERASED_BYTES;
+        offsets.extend(ends_of(drives, label, drive).iter().map(last));
         for zone in [Zone::Front, Zone::Back] {
             let (start, len) = label.layout.root_zone_range(zone, capacity_bytes);
             offsets.extend((start..start + len).step_by(zeros.len()));
@@ -75,7 +90,18 @@ fn erase(drives: &mut dyn Drives, label: &Label, which: &[DriveIndex]) -> Result
         }));
     }
     run_all(drives, &mut batch)?;
-    flush_all(drives, label.live())
+    flush_all(drives, which.iter().copied())
+}
+
+/// The end of a drive by its label, and its real end.
+fn ends_of(drives: &dyn Drives, label: &Label, drive: DriveIndex) -> Vec<u64> {
+    let labelled_bytes = label.drives[drive.as_usize()].capacity_bytes;
+    let real_bytes = drives.info()[drive.as_usize()].capacity_bytes;
+    if real_bytes > labelled_bytes {
+        vec![labelled_bytes, real_bytes]
+    } else {
+        vec![labelled_bytes]
+    }
 }
 
 /// The error of a label that no reader would accept: a forged one came before it.

@@ -13,8 +13,8 @@
 //! is unknown what is durable: the pool refuses writes until it is opened again.
 
 use super::plan::Plan;
-use crate::drives::{DriveCommand, Drives, flush_all, run_all};
-use crate::error::Error;
+use crate::drives::{DriveCommand, Drives, flush_all, io_error, run_all};
+use crate::error::{Error, IoError};
 use crate::format::Zone;
 use crate::planted::{Bug, planted};
 use crate::units::DriveIndex;
@@ -23,6 +23,8 @@ use crate::units::DriveIndex;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     Metadata,
+    /// Of the metadata, only the catalogue could not be written.
+    Catalogue,
     Flush,
     Root,
 }
@@ -35,10 +37,22 @@ pub(super) struct CommitFailure {
 }
 
 impl CommitFailure {
+    /// Whether the next generation, whose catalogue and roots lie elsewhere, may succeed where this
+    /// one failed. After a root write that holds only for the generation that an opening makes: it
+    /// has the same checkpoints as the one before, so it does not matter which of the two is found.
+    pub(super) fn is_of_one_place(&self, is_opening: bool) -> bool {
+        let is_gone = matches!(self.error, Error::Io { source: IoError::Removed, .. });
+        match self.stage {
+            Stage::Catalogue => !is_gone,
+            Stage::Root => is_opening && !is_gone,
+            Stage::Metadata | Stage::Flush => false,
+        }
+    }
+
     /// The reason to poison the pool; `None` when the failure left it as it was.
     pub(super) fn poison(&self) -> Option<&'static str> {
         match self.stage {
-            Stage::Metadata => None,
+            Stage::Metadata | Stage::Catalogue => None,
             Stage::Flush => Some("flush"),
             Stage::Root => Some("root write"),
         }
@@ -68,7 +82,18 @@ fn write_metadata(plan: &Plan, drives: &mut dyn Drives) -> Result<(), CommitFail
             durable: false,
         }));
     }
-    run_all(drives, &mut batch).map_err(|error| CommitFailure { stage: Stage::Metadata, error })
+    let statuses = drives.run(&mut batch);
+    let failed =
+        batch.iter().zip(statuses).filter_map(|(command, s)| s.err().map(|e| (command, e)));
+    let is_catalogue = |command: &DriveCommand<'_>| {
+        command.offset_bytes() == plan.change.root.catalogue.offset_bytes
+    };
+    // What is worst comes first.
+    let worst = failed.min_by_key(|(command, _)| is_catalogue(command));
+    worst.map_or(Ok(()), |(command, source)| {
+        let stage = if is_catalogue(command) { Stage::Catalogue } else { Stage::Metadata };
+        Err(CommitFailure { stage, error: io_error(drives, command, source) })
+    })
 }
 
 fn flush(plan: &Plan, drives: &mut dyn Drives) -> Result<(), CommitFailure> {

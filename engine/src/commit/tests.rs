@@ -350,7 +350,8 @@ fn an_admitted_drive_has_lost_its_old_roots_before_a_label_names_it() {
         assert!(!others.contains(&Some(2)) || is_erased || labels.contains(&Some(2)));
     };
     let mut recorded = Recorded { drives: &mut drives, batches: Vec::new(), before: &mut before };
-    take_in(&mut recorded, &with, DriveIndex(1)).unwrap();
+    let both = [DriveIndex(0), DriveIndex(1)];
+    take_in(&mut recorded, &with, DriveIndex(1), &both).unwrap();
     assert_eq!(after_a_cut(&sims[0], with.pool, with.drives[0].uuid), (vec![Some(2); 4], true));
     assert_eq!(after_a_cut(&sims[1], with.pool, uuid), (vec![Some(2); 4], false));
 }

@@ -13,7 +13,7 @@ use crate::device::{self, Device, DriveInfo, OpenMode};
 use crate::direct::DirectDrives;
 use crate::drives::Drives as _;
 use crate::error::Error;
-use crate::format::{DriveState, Label};
+use crate::format::{DriveEntry, DriveState, Label};
 use crate::host::lock::{PoolLock, Sharing};
 use crate::host::safety::{self, Findings};
 use crate::memory::HugePages;
@@ -24,6 +24,7 @@ use crate::pool::options::{PoolMode, PoolOptions};
 use crate::recover::labels::read_labels;
 use crate::recover::membership::Membership;
 use crate::recover::opening::{Identified, identify};
+use crate::recover::roots::read_roots;
 use crate::units::DriveIndex;
 
 /// A drive that was admitted.
@@ -37,30 +38,41 @@ pub struct Admission {
     pub returning: bool,
 }
 
-/// Admits `replacement` to the pool of the other drives. The pool must not be open. When this
-/// returns the pool can be opened with the drive; [`crate::Pool::verify`] with `repair` then fills
-/// it.
+/// A drive to admit.
+#[derive(Clone, Debug)]
+pub struct Replacement {
+    /// The drive.
+    pub drive: DriveAddress,
+    /// The serial of the drive whose place it gets. Needed where more than one drive is missing: a
+    /// drive that was merely not named is not given away.
+    pub replaces: Option<String>,
+    /// Use it although it holds data, which is lost.
+    pub force: bool,
+}
+
+/// Admits a drive to the pool of the other drives. The pool must not be open. When this returns the
+/// pool can be opened with the drive; [`crate::Pool::verify`] with `repair` then fills it.
 ///
 /// # Errors
-/// [`Error::Usage`] when no drive of the pool is missing, or the drive is too small;
-/// [`Error::Refused`] when the drive may hold data that `force` would destroy; every error of
-/// opening the pool.
-pub fn admit(
-    options: &PoolOptions,
-    replacement: &DriveAddress,
-    force: bool,
-) -> Result<Admission, Error> {
+/// [`Error::Usage`] when no drive of the pool is missing, the drive is too small, or it is not clear
+/// which drive it replaces; [`Error::MissingDrives`] when another drive is missing, too, and the
+/// options do not allow that; [`Error::Refused`] when the drive may hold data that `force` would
+/// destroy, or a later state of this pool; every error of opening the pool.
+pub fn admit(options: &PoolOptions, replacement: &Replacement) -> Result<Admission, Error> {
     let mut options = options.clone();
-    options.drives.retain(|address| address != replacement);
+    let Replacement { drive, replaces, force } = replacement;
+    options.drives.retain(|address| address != drive);
     options.mode = PoolMode::ReadWrite;
+    let wanted =
+        Wanted { replaces: replaces.as_deref(), force: *force, degraded: options.degraded };
     options.degraded = true;
     let mut in_use = Findings::default();
-    if let DriveAddress::Path(path) = replacement {
+    if let DriveAddress::Path(path) = drive {
         in_use = safety::inspect(path)?;
     }
     let devices = open_usable(&options, &mut Vec::new())?;
-    let newcomer = device::open(replacement, OpenMode::ReadWrite, options.queue_depth)?;
-    admit_checked(devices, newcomer, in_use, force)
+    let newcomer = device::open(drive, OpenMode::ReadWrite, options.queue_depth)?;
+    admit_checked(devices, newcomer, in_use, wanted)
 }
 
 /// The same with devices that are already open. The same rules apart from what only the kernel
@@ -72,16 +84,28 @@ pub fn admit(
 pub fn admit_on(
     devices: Vec<Box<dyn Device>>,
     newcomer: Box<dyn Device>,
+    replaces: Option<&str>,
     force: bool,
+    degraded: bool,
 ) -> Result<Admission, Error> {
-    admit_checked(devices, newcomer, Findings::default(), force)
+    let wanted = Wanted { replaces, force, degraded };
+    admit_checked(devices, newcomer, Findings::default(), wanted)
+}
+
+/// What the caller wants and allows.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    replaces: Option<&'a str>,
+    force: bool,
+    /// Other drives may be missing.
+    degraded: bool,
 }
 
 fn admit_checked(
     devices: Vec<Box<dyn Device>>,
     newcomer: Box<dyn Device>,
     in_use: Findings,
-    force: bool,
+    wanted: Wanted<'_>,
 ) -> Result<Admission, Error> {
     let devices: Vec<_> = devices.into_iter().map(Retrying::over).collect();
     let alone = vec![Retrying::over(newcomer)];
@@ -90,6 +114,7 @@ fn admit_checked(
     let mut given = DirectDrives::new(devices, pages)?;
     let Identified { membership, .. } = identify(&mut given, true, &mut Vec::new())?;
     let _lock = PoolLock::take(membership.label.pool, Sharing::Exclusive)?;
+    let mut drives = DirectDrives::new(in_order(given.into_devices(), &membership), pages)?;
 
     let mut alone = DirectDrives::new(alone, pages)?;
     let info = alone.info()[0].clone();
@@ -100,26 +125,75 @@ fn admit_checked(
         }
         _ => None,
     };
-    let vacancy = Vacancy::find(&membership, own_label.as_ref(), &info)?;
+    let own_label = match own_label {
+        Some(own) => past_of(&own, &membership, &mut drives, &mut alone, wanted.force)?,
+        None => None,
+    };
+    let vacancy = Vacancy::find(&membership, own_label.as_ref(), &info, wanted)?;
     if !vacancy.returning {
-        Survey::of(&info, content, in_use).check(force)?;
+        Survey::of(&info, content, in_use).check(wanted.force)?;
     }
 
-    let mut devices = in_order(given.into_devices(), &membership);
-    let replaced_serial = membership.label.drives[vacancy.place.as_usize()].serial.clone();
-    devices[vacancy.place.as_usize()] = alone.into_devices().remove(0);
+    let place = vacancy.place.as_usize();
+    let mut devices = drives.into_devices();
+    devices[place] = alone.into_devices().remove(0);
     let mut drives = DirectDrives::new(devices, pages)?;
-    let mut label = membership.without_missing()?;
+    let replaced_serial = membership.label.drives[place].serial.clone();
+    let mut label = membership.label.clone();
     label.follow(&membership.label);
-    let entry = &mut label.drives[vacancy.place.as_usize()];
+    let entry = &mut label.drives[place];
     entry.state = DriveState::Rebuilding;
     if !vacancy.returning {
         entry.uuid = new_id();
         entry.serial = label_serial(&info);
     }
-    commit::take_in(&mut drives, &label, vacancy.place)?;
-    let serial = label.drives[vacancy.place.as_usize()].serial.clone();
+    let is_there = |drive: &DriveIndex| {
+        *drive == vacancy.place || membership.order[drive.as_usize()].is_some()
+    };
+    let there: Vec<DriveIndex> = label.live().filter(is_there).collect();
+    commit::take_in(&mut drives, &label, vacancy.place, &there)?;
+    let serial = label.drives[place].serial.clone();
     Ok(Admission { serial, replaced_serial, returning: vacancy.returning })
+}
+
+/// The label of a drive that comes back, if it is of the past of the pool as the other drives have
+/// it. Anything else that it holds of this pool is a history of its own, or a later state, and is
+/// not destroyed without `force`.
+fn past_of(
+    own: &Label,
+    membership: &Membership,
+    drives: &mut DirectDrives,
+    alone: &mut DirectDrives,
+    force: bool,
+) -> Result<Option<Label>, Error> {
+    let info = alone.info()[0].clone();
+    let refused = |what: &str| {
+        if force {
+            return Ok(None);
+        }
+        let reason = format!("{what}; --force destroys what it holds");
+        let (address, serial) = (info.address.clone(), own.drive().serial.clone());
+        Err(Error::Refused { address, serial, reason })
+    };
+    if !membership.label.descends_from(own) {
+        return refused(if own.descends_from(&membership.label) {
+            "it holds a later state of the pool than the drives that were named"
+        } else {
+            "it holds another history of the pool than the drives that were named"
+        });
+    }
+    let newest = |drives: &mut DirectDrives, label: &Label| -> Result<Option<(u64, u64)>, Error> {
+        let roots = read_roots(drives, label)?;
+        Ok(roots.newest().map(|root| (root.epoch, root.generation.0)))
+    };
+    let entry = DriveEntry { state: DriveState::Member, ..own.drive().clone() };
+    let (index, drive) = (DriveIndex(0), vec![entry]);
+    let only = Label { index, drives: drive, copies: 1, table_copies: 1, ..own.clone() };
+    let own_newest = newest(alone, &only)?;
+    if own_newest > newest(drives, &membership.for_reading()?)? {
+        return refused("it holds a later generation of the pool than the drives that were named");
+    }
+    Ok(Some(own.clone()))
 }
 
 /// The place that the drive gets.
@@ -133,41 +207,70 @@ impl Vacancy {
         membership: &Membership,
         own_label: Option<&Label>,
         info: &DriveInfo,
+        wanted: Wanted<'_>,
     ) -> Result<Vacancy, Error> {
         let label = &membership.label;
         let numbered = || (0..).map(DriveIndex).zip(&label.drives);
         let is_vacant = |place: DriveIndex| membership.order[place.as_usize()].is_none();
-        if let Some(own) = own_label {
-            let known = numbered().find(|(_, entry)| entry.uuid == own.drive().uuid);
-            match known {
-                Some((place, _)) if is_vacant(place) => {
-                    return Ok(Vacancy { place, returning: true });
-                }
-                Some((_, entry)) => {
-                    let (address, serial) = (info.address.clone(), entry.serial.clone());
-                    return Err(Error::DuplicateDrive { address, serial });
-                }
-                None => {}
+        let known =
+            own_label.and_then(|own| numbered().find(|(_, entry)| entry.uuid == own.drive().uuid));
+        let vacant: Vec<_> = numbered().filter(|(place, _)| is_vacant(*place)).collect();
+        let serials =
+            || vacant.iter().map(|(_, e)| e.serial.as_str()).collect::<Vec<_>>().join(", ");
+        let of_serial = |serial| vacant.iter().find(|(_, entry)| entry.serial == serial);
+        let pool = label.pool;
+        let (place, entry) = match (known, wanted.replaces, vacant.as_slice()) {
+            (Some((place, entry)), ..) if !is_vacant(place) => {
+                let (address, serial) = (info.address.clone(), entry.serial.clone());
+                return Err(Error::DuplicateDrive { address, serial });
             }
+            (Some((_, entry)), Some(serial), _) if entry.serial != serial => {
+                return Err(Error::Usage(format!(
+                    "drive {} ({}) has a place of its own in the pool, and cannot get that of \
+                     {serial}",
+                    info.address, entry.serial
+                )));
+            }
+            (Some(known), ..) => known,
+            (None, _, []) => {
+                return Err(Error::Usage(format!(
+                    "pool {pool}: no drive is missing, so no drive can be replaced"
+                )));
+            }
+            (None, Some(serial), _) => *of_serial(serial).ok_or_else(|| {
+                Error::Usage(format!(
+                    "pool {pool}: no drive {serial} is missing; those that are: {}",
+                    serials()
+                ))
+            })?,
+            (None, None, [only]) => *only,
+            (None, None, _) => {
+                return Err(Error::Usage(format!(
+                    "pool {pool}: more than one drive is missing: {}; name those that are sound, \
+                     or pass --replaces SERIAL with the serial of the lost one",
+                    serials()
+                )));
+            }
+        };
+        let returning = known.is_some();
+        let missing = membership.missing.iter().filter(|missing| **missing != place);
+        let missing: Vec<String> =
+            missing.map(|drive| label.drives[drive.as_usize()].serial.clone()).collect();
+        if !missing.is_empty() && !wanted.degraded {
+            let total = label.drives.len();
+            return Err(Error::MissingDrives { pool, missing, total });
         }
-        let mut vacant = numbered().filter(|(place, _)| is_vacant(*place)).peekable();
-        if vacant.peek().is_none() {
+        // The newcomer is filled from a member.
+        let is_source = |drive: DriveIndex| drive != place && !is_vacant(drive);
+        if !label.members().any(is_source) {
+            membership.without_missing()?;
+        }
+        if entry.capacity_bytes > info.capacity_bytes {
             return Err(Error::Usage(format!(
-                "pool {}: no drive is missing, so no drive can be replaced",
-                label.pool
+                "drive {} ({}) has {} bytes; the drive that it replaces had {}",
+                info.address, info.serial, info.capacity_bytes, entry.capacity_bytes
             )));
         }
-        let needed_bytes = vacant.clone().map(|(_, entry)| entry.capacity_bytes).min();
-        let fits = vacant.find(|(_, entry)| entry.capacity_bytes <= info.capacity_bytes);
-        match fits {
-            Some((place, _)) => Ok(Vacancy { place, returning: false }),
-            None => Err(Error::Usage(format!(
-                "drive {} ({}) has {} bytes; the drive that it replaces had {}",
-                info.address,
-                info.serial,
-                info.capacity_bytes,
-                needed_bytes.unwrap_or(0)
-            ))),
-        }
+        Ok(Vacancy { place, returning })
     }
 }

@@ -18,7 +18,7 @@ mod verify;
 pub use crate::notice::Notice;
 #[cfg(any(test, feature = "internals"))]
 pub use admit::admit_on;
-pub use admit::{Admission, admit};
+pub use admit::{Admission, Replacement, admit};
 #[cfg(any(test, feature = "internals"))]
 pub use format::format_on;
 pub use format::{Content, FormatOptions, FormatReport, Survey, format, survey};

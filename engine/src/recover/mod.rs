@@ -6,8 +6,8 @@
 //!   and which ones are late writes of an owner that was replaced, `history` decides.
 //! - If its catalogue is damaged on every drive, its parent can be taken, on request only. Recovery
 //!   never goes further back: the extents of older generations may have been reused.
-//! - A member that has neither the newest root nor the one before it missed a commit. It is not
-//!   used like a member: for reading it is the last source, and for writing it is refused.
+//! - A member without a root that had reached every member missed a commit. It is not used like a
+//!   member: for reading it is the last source, and for writing it is refused.
 //! - A failed read is not damage. If a decision depends on it, opening fails: an older generation,
 //!   or reuse of the space that was not read, could lose sound data.
 //! - Opening for reading writes nothing. Opening for writing ends with an empty generation, made by

@@ -7,8 +7,7 @@ use crate::commit::{Committer, write_labels};
 use crate::drive_info::DriveInfo;
 use crate::drives::Drives;
 use crate::error::{Error, Stale};
-use crate::format::{DriveEntry, DriveState, Label};
-use crate::format::Owner;
+use crate::format::{DriveEntry, DriveState, Label, Owner};
 use crate::notice::Notice;
 use crate::recover::holdings::{read_holdings, without_holdings};
 use crate::recover::labels::{DriveLabels, read_labels, read_labels_of, repair_labels};
@@ -120,7 +119,7 @@ pub(crate) fn recover_state(
     }
     report_membership(membership, writable, notices);
     let roots = read_roots(drives, &label)?;
-    let stale = demote_stale(drives, &mut label, &roots, opening, notices)?;
+    let stale = demote_stale(drives, &mut label, &roots, &opening, notices)?;
     let newest = choose_generation(drives, &label, &roots)?;
     if let Some(given_up) = newest.given_up.as_ref().filter(|_| !opening.fall_back) {
         return Err(Error::NewestUnreadable {
@@ -181,7 +180,7 @@ fn demote_stale(
     drives: &dyn Drives,
     label: &mut Label,
     roots: &Roots,
-    opening: Opening,
+    opening: &Opening,
     notices: &mut Vec<Notice>,
 ) -> Result<Vec<DriveIndex>, Error> {
     let mut left_out = Vec::new();
@@ -226,8 +225,9 @@ fn report_newest(newest: &Newest, roots: &Roots, writable: bool, notices: &mut V
     for Break { root, before } in roots.breaks() {
         notices.push(Notice::OtherOwner {
             generation: before.generation,
-            epoch: before.epoch,
+            owner: before.owner.clone(),
             after: root.generation,
+            owner_after: root.owner.clone(),
         });
     }
     if let Some(GivenUp { lost, damage }) = &newest.given_up {

@@ -18,7 +18,7 @@ use crate::units::{DriveIndex, Generation};
 /// A generation may skip numbers: those whose places cannot be written, and those whose catalogue
 /// would overwrite one that is still needed. So many numbers behind the newest root are searched
 /// for places that may hide a newer one.
-const MOST_SKIPPED: u64 = 8;
+const MOST_SKIPPED: u64 = 16;
 
 /// What the root rings hold.
 #[derive(Default)]
@@ -26,8 +26,7 @@ pub(crate) struct Roots {
     history: History,
     /// Members without one of the two copies of the newest root.
     pub(crate) incomplete: Vec<DriveIndex>,
-    /// Members that have neither the newest root nor the one before it. Every commit reaches every
-    /// member before it is acknowledged, so such a drive missed one: it is a copy of itself from an
+    /// Members that missed a commit which reached every member: each is a copy of itself from an
     /// earlier time.
     pub(crate) stale: Vec<DriveIndex>,
     /// Places whose bytes are not a root that counts: torn by a power cut, damaged, unreadable, or
@@ -55,6 +54,7 @@ pub(crate) struct BadRoot {
 /// A place for one root: a slot in one of the rings of a drive.
 struct Place {
     drive: DriveIndex,
+    zone: Zone,
     slot: u64,
     offset_bytes: u64,
     found: Found,
@@ -65,6 +65,12 @@ enum Found {
     /// It was read, and no root of this pool was ever completely written there.
     Nothing,
     Bad(BadRoot),
+}
+
+impl Place {
+    fn holds(&self, id: &[u8; 16]) -> bool {
+        matches!(&self.found, Found::Root(root) if root.id() == *id)
+    }
 }
 
 impl Roots {
@@ -130,9 +136,10 @@ fn read_and_compare(
         history,
         ..Roots::default()
     };
-    roots.find_incomplete_and_stale(label, &places);
+    roots.find_incomplete(label, &places);
+    roots.find_stale(label, &places);
     roots.hidden = roots.find_hidden(label, &places);
-    for Place { drive, slot, offset_bytes, found } in places {
+    for Place { drive, slot, offset_bytes, found, .. } in places {
         let detail = match found {
             Found::Bad(bad) => {
                 roots.bad.push(bad);
@@ -160,7 +167,7 @@ fn read_places(drives: &mut dyn Drives, label: &Label) -> Result<Vec<Place>, Err
         for zone in [Zone::Front, Zone::Back] {
             offsets.extend((0..ROOT_SLOTS).map(|slot| {
                 let offset = label.layout.root_offset(zone, Generation(slot), capacity_bytes);
-                (drive, slot, offset)
+                (drive, zone, slot, offset)
             }));
         }
     }
@@ -168,7 +175,7 @@ fn read_places(drives: &mut dyn Drives, label: &Label) -> Result<Vec<Place>, Err
     let mut batch: Vec<_> = offsets
         .iter()
         .zip(bytes.chunks_exact_mut(BLOCK_BYTES as usize))
-        .map(|((drive, _, offset), into)| DriveCommand::Read {
+        .map(|((drive, _, _, offset), into)| DriveCommand::Read {
             drive: *drive,
             offset_bytes: *offset,
             into,
@@ -178,7 +185,7 @@ fn read_places(drives: &mut dyn Drives, label: &Label) -> Result<Vec<Place>, Err
     drop(batch);
     let mut places = Vec::with_capacity(offsets.len());
     let blocks = bytes.chunks_exact(BLOCK_BYTES as usize);
-    for (((drive, slot, offset_bytes), block), status) in
+    for (((drive, zone, slot, offset_bytes), block), status) in
         offsets.into_iter().zip(blocks).zip(statuses)
     {
         let entry = &label.drives[drive.as_usize()];
@@ -205,7 +212,7 @@ fn read_places(drives: &mut dyn Drives, label: &Label) -> Result<Vec<Place>, Err
                 Found::Bad(BadRoot { drive, slot, offset_bytes, damage, unread })
             }
         };
-        places.push(Place { drive, slot, offset_bytes, found });
+        places.push(Place { drive, zone, slot, offset_bytes, found });
     }
     Ok(places)
 }
@@ -224,24 +231,44 @@ impl Roots {
         }
     }
 
-    fn find_incomplete_and_stale(&mut self, label: &Label, places: &[Place]) {
+    fn find_incomplete(&mut self, label: &Label, places: &[Place]) {
         let Some(newest) = self.newest() else { return };
-        let newest_id = newest.id();
-        // Without a break these are the same root.
-        let mut older = self.history.by_generation.values().rev().skip(1);
-        let recent: Vec<[u8; 16]> =
-            [newest_id, newest.parent].into_iter().chain(older.next().map(Root::id)).collect();
-        let copies = |drive: DriveIndex, wanted: &[[u8; 16]]| {
-            let holds = |place: &&Place| match &place.found {
-                Found::Root(root) => place.drive == drive && wanted.contains(&root.id()),
-                _ => false,
-            };
-            places.iter().filter(holds).count()
+        let id = newest.id();
+        let copies = |drive: &DriveIndex| {
+            places.iter().filter(|place| place.drive == *drive && place.holds(&id)).count()
         };
-        let members: Vec<DriveIndex> = label.members().collect();
-        self.incomplete =
-            members.iter().copied().filter(|drive| copies(*drive, &[newest_id]) < 2).collect();
-        self.stale = members.into_iter().filter(|drive| copies(*drive, &recent) == 0).collect();
+        self.incomplete = label.members().filter(|drive| copies(drive) < 2).collect();
+    }
+
+    /// A root in a back ring, and one that was followed by another of the same opening, had reached
+    /// the front ring of every drive. So a member whose front ring has neither the newest of these
+    /// roots nor a newer one missed a commit. A place that cannot be read shows nothing.
+    fn find_stale(&mut self, label: &Label, places: &[Place]) {
+        let mut recent = Vec::new();
+        let mut next = self.newest();
+        let complete = loop {
+            let Some(root) = next else { return };
+            let id = root.id();
+            let in_back = places.iter().any(|place| place.zone == Zone::Back && place.holds(&id));
+            let followed = self.child_of(&id).is_some_and(|child| child.epoch == root.epoch);
+            recent.push(id);
+            if in_back || followed {
+                break root;
+            }
+            next = self.parent_of(root);
+        };
+        let slot = slot_of(complete.generation);
+        let missed = |drive: &DriveIndex| {
+            let mut own = places.iter().filter(|place| place.drive == *drive);
+            let mut front = own.clone().filter(|p| p.zone == Zone::Front && p.slot == slot);
+            let was_read = front.any(|place| !matches!(place.found, Found::Bad(_)));
+            was_read && !own.any(|place| recent.iter().any(|id| place.holds(id)))
+        };
+        self.stale = label.members().filter(missed).collect();
+    }
+
+    fn child_of(&self, id: &[u8; 16]) -> Option<&Root> {
+        self.history.by_generation.values().rev().find(|root| root.parent == *id)
     }
 
     /// A newer root that was acknowledged is in both rings of every member. So one place in its slot

@@ -74,7 +74,8 @@ impl Checker<'_> {
         let mut drives = self.lab.drive(image)?;
         let mut notices = Vec::new();
         let now_unix_ns = LATER_UNIX_NS;
-        let opening = Opening { writable, degraded: false, fall_back, now_unix_ns };
+        let owner = Owner::default();
+        let opening = Opening { writable, degraded: false, fall_back, now_unix_ns, owner };
         let state = open_as(&mut drives, opening, &mut notices)?;
         Ok(Opened { state, notices })
     }

@@ -12,7 +12,7 @@ use super::live::Live;
 use crate::device::Operation;
 use crate::device::sim::{Effect, Fault, SimDrive, SimRng, When};
 use crate::error::{Error, IoError};
-use crate::format::{Layout, Zone};
+use crate::format::{Layout, Owner, Zone};
 use crate::limits::BLOCK_BYTES;
 use crate::pool::Notice;
 use crate::recover::opening::Opening;
@@ -122,7 +122,13 @@ fn reported_or_right(live: &Live<'_>, image: &[SimDrive], serial: &str) -> Resul
     let expected = &live.explorer.expected;
     let mut drives = lab.drive(image).map_err(|error| error.to_string())?;
     let mut notices = Vec::new();
-    let opening = Opening { writable: false, degraded: false, fall_back: true, now_unix_ns: 0 };
+    let opening = Opening {
+        writable: false,
+        degraded: false,
+        fall_back: true,
+        now_unix_ns: 0,
+        owner: Owner::default(),
+    };
     let state = match open_as(&mut drives, opening, &mut notices) {
         Ok(state) => state,
         Err(_) if alone => return Ok(Found::Lost),

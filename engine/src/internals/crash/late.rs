@@ -17,7 +17,7 @@ use super::live::Live;
 use crate::device::sim::{SimDrive, SimRng};
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Error, IoError};
-use crate::format::{Label, Zone};
+use crate::format::{Label, Owner, Zone};
 use crate::recover::opening::Opening;
 use crate::units::DriveIndex;
 
@@ -155,7 +155,9 @@ fn check(live: &Live<'_>, sims: &[SimDrive], writable: bool, exact: bool) -> Res
     let expected = &live.explorer.expected;
     let mut drives = live.explorer.lab.drive(sims).map_err(|error| error.to_string())?;
     let fall_back = !exact;
-    let opening = Opening { writable, degraded: false, fall_back, now_unix_ns: u64::MAX / 2 };
+    let now_unix_ns = 1 << 62;
+    let owner = Owner::default();
+    let opening = Opening { writable, degraded: false, fall_back, now_unix_ns, owner };
     let state = open_as(&mut drives, opening, &mut Vec::new())
         .map_err(|error| format!("the pool does not open: {error}"))?;
     let generation = state.root().generation.0 - u64::from(writable);

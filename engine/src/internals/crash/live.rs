@@ -284,7 +284,7 @@ impl<'a> Live<'a> {
         let made = make(&mut self.committer, &mut drives, now);
         self.stopped()?;
         match made {
-            Ok(generation) if Some(generation.0) == self.explorer.expected.pending => {
+            Ok(generation) if self.explorer.expected.was_made(generation.0) => {
                 self.acknowledged(generation.0)
             }
             Ok(generation) => {
@@ -331,7 +331,11 @@ impl<'a> Live<'a> {
             }
         }
         same_names(&self.state(), self.explorer.expected.contents())?;
-        self.acknowledged(generation)
+        let made = self.state().root().generation.0;
+        if !self.explorer.expected.was_made(made) {
+            return Err(Stop::Violation(format!("opening made {made}, not {generation}")));
+        }
+        self.acknowledged(made)
     }
 
     /// Cuts the power now; the caches are lost.

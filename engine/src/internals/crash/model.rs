@@ -43,6 +43,18 @@ impl Expected {
         self.pending = Some(generation);
     }
 
+    /// The pending generation was made under this number: one is passed over where its places
+    /// cannot be written.
+    pub(super) fn was_made(&mut self, generation: u64) -> bool {
+        let Some(pending) = self.pending else { return false };
+        if generation > pending {
+            let contents = self.history.remove(&pending).unwrap_or_default();
+            self.history.insert(generation, contents);
+            self.pending = Some(generation);
+        }
+        (pending..pending + 8).contains(&generation)
+    }
+
     /// The pending generation is durable on every drive.
     pub(super) fn acknowledge(&mut self, generation: u64) {
         self.see(generation);
@@ -53,7 +65,10 @@ impl Expected {
     pub(super) fn see(&mut self, generation: u64) {
         self.pending = None;
         self.acknowledged = generation;
-        self.history.retain(|known, _| *known <= generation && known + 2 > generation);
+        self.history.retain(|known, _| *known <= generation);
+        while self.history.len() > 2 {
+            self.history.pop_first();
+        }
     }
 
     /// Whether recovery may open this generation.
