@@ -10,6 +10,7 @@ mod bulk;
 mod drive_conditions;
 mod in_use;
 mod kernel_faults;
+mod membership;
 mod mirror;
 mod moved_chunks;
 mod rebuild;

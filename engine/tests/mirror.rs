@@ -16,20 +16,20 @@ use stanchion_testing::{
     PoolMode, PoolOptions, Redundancy, Replacement, admit_drive, format_pool,
 };
 
-const MIB: u64 = 1 << 20;
-const DRIVE_BYTES: u64 = 48 * MIB;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const DRIVE_BYTES: u64 = 48 * MIB;
 
-fn name(text: &str) -> CheckpointName {
+pub(crate) fn name(text: &str) -> CheckpointName {
     text.parse().unwrap()
 }
 
-fn sim(serial: &str) -> SimDrive {
+pub(crate) fn sim(serial: &str) -> SimDrive {
     let config =
         SimConfig { capacity_bytes: DRIVE_BYTES, serial: serial.into(), ..SimConfig::default() };
     SimDrive::new(config).unwrap()
 }
 
-fn devices(sims: &[SimDrive]) -> Vec<Box<dyn Device>> {
+pub(crate) fn devices(sims: &[SimDrive]) -> Vec<Box<dyn Device>> {
     sims.iter().map(|sim| Box::new(sim.open().unwrap()) as Box<dyn Device>).collect()
 }
 
@@ -37,11 +37,11 @@ fn options(mode: PoolMode, degraded: bool) -> PoolOptions {
     PoolOptions { mode, degraded, huge_pages: HugePages::Off, ..PoolOptions::new(Vec::new()) }
 }
 
-fn open(sims: &[SimDrive], mode: PoolMode, degraded: bool) -> Result<Pool, Error> {
+pub(crate) fn open(sims: &[SimDrive], mode: PoolMode, degraded: bool) -> Result<Pool, Error> {
     Pool::open_on(devices(sims), &options(mode, degraded))
 }
 
-fn format(sims: &[SimDrive], redundancy: Redundancy) {
+pub(crate) fn format(sims: &[SimDrive], redundancy: Redundancy) {
     let options = FormatOptions { redundancy, ..FormatOptions::new(Vec::new()) };
     format_pool_on(devices(sims), &options).unwrap();
 }
@@ -52,9 +52,9 @@ fn without(sims: &[SimDrive], gone: usize) -> Vec<SimDrive> {
 }
 
 /// Acknowledged checkpoints, and their contents.
-type Saved = Vec<(CheckpointName, Pattern)>;
+pub(crate) type Saved = Vec<(CheckpointName, Pattern)>;
 
-fn restore_all(pool: &Pool, saved: &Saved) {
+pub(crate) fn restore_all(pool: &Pool, saved: &Saved) {
     for (name, pattern) in saved {
         assert_eq!(restore(pool, name, pattern), Ok(()), "{name}");
     }

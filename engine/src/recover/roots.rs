@@ -62,7 +62,8 @@ struct Place {
 
 enum Found {
     Root(Root),
-    /// It was read, and no root of this pool was ever completely written there.
+    /// It is blank: no root was ever written there. The rings are blanked before a drive gets its
+    /// first label, so anything else that is not a root is damage.
     Nothing,
     Bad(BadRoot),
 }
@@ -196,11 +197,7 @@ fn read_places(drives: &mut dyn Drives, label: &Label) -> Result<Vec<Place>, Err
             });
         let found = match decoded {
             Ok(root) => Found::Root(root),
-            // A root of an earlier pool on this drive is not damage. One of an older format is of an
-            // earlier pool: a pool's labels and roots have one major version.
-            Err(FormatError::Blank | FormatError::NotOurs | FormatError::Older { .. }) => {
-                Found::Nothing
-            }
+            Err(FormatError::Blank) => Found::Nothing,
             Err(FormatError::Newer { found, supported }) => {
                 let info = &drives.info()[drive.as_usize()];
                 let (address, serial) = (info.address.clone(), entry.serial.clone());

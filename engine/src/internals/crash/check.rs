@@ -334,7 +334,7 @@ fn entries(state: &State) -> Vec<crate::format::CatalogueEntry> {
     state.checkpoints().map(|committed| committed.entry.clone()).collect()
 }
 
-pub(super) fn same_names(state: &State, contents: &Contents) -> Result<(), String> {
+pub(super) fn has_names(state: &State, contents: &Contents) -> Result<(), String> {
     let found: Vec<_> = state.checkpoints().map(|committed| committed.name()).collect();
     if found.iter().ne(contents.keys()) {
         let list = |names: Vec<String>| names.join(", ");
@@ -345,6 +345,12 @@ pub(super) fn same_names(state: &State, contents: &Contents) -> Result<(), Strin
             list(contents.keys().map(ToString::to_string).collect()),
         ));
     }
+    Ok(())
+}
+
+/// The same, and the metadata of each of them is sound.
+pub(super) fn same_names(state: &State, contents: &Contents) -> Result<(), String> {
+    has_names(state, contents)?;
     match state.checkpoints().find_map(|committed| committed.damage.as_ref()) {
         Some(damage) => Err(format!("after a crash without damage: {damage}")),
         None => Ok(()),

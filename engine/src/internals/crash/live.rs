@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::act::{Act, Stop};
-use super::check::{read_tables, same_names};
+use super::check::{has_names, read_tables, same_names};
 use super::explorer::{Explorer, Watched};
 use super::lab::{Base, CHUNK_BYTES, open_pool};
 use super::model::{Contents, Stored};
@@ -330,7 +330,8 @@ impl<'a> Live<'a> {
                 return Err(Stop::Refused(error));
             }
         }
-        same_names(&self.state(), self.explorer.expected.contents())?;
+        let check = if self.explorer.guards { same_names } else { has_names };
+        check(&self.state(), self.explorer.expected.contents())?;
         let made = self.state().root().generation.0;
         if !self.explorer.expected.was_made(made) {
             return Err(Stop::Violation(format!("opening made {made}, not {generation}")));

@@ -23,7 +23,11 @@ mod late;
 mod live;
 mod model;
 #[cfg(test)]
+mod owner_tests;
+#[cfg(test)]
 mod recovery_tests;
+#[cfg(test)]
+mod root_tests;
 #[cfg(test)]
 mod tests;
 mod trainer;

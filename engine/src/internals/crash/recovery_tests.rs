@@ -8,29 +8,28 @@ use super::act::Act;
 use super::check::same_names;
 use super::explorer::{Explorer, Tally};
 use super::images::Effort;
-use super::lab::{self, Base, Lab, Shape, open_pool};
+use super::lab::{self, Base, Lab, Shape, open_as};
 use super::live::Live;
 use super::model::Expected;
 use crate::device::Operation;
 use crate::device::sim::{Effect, Fault, SimConfig, SimDrive, SimRng, When};
 use crate::error::{Error, IoError};
-use crate::format::{Label, Layout};
+use crate::format::{Label, Layout, Owner};
 use crate::limits::BLOCK_BYTES;
 use crate::pool::Notice;
+use crate::recover::opening::Opening;
 use crate::state::State;
 use crate::units::Generation;
 
 /// A status that a bad cable or a controller reset may give any read.
-const PASSING: IoError = IoError::Nvme { sct: 0, sc: 0x06, dnr: false };
-const UNREADABLE: IoError = IoError::Nvme { sct: 2, sc: 0x81, dnr: true };
+pub(super) const PASSING: IoError = IoError::Nvme { sct: 0, sc: 0x06, dnr: false };
+pub(super) const UNREADABLE: IoError = IoError::Nvme { sct: 2, sc: 0x81, dnr: true };
 
-/// A pool with two checkpoints; returns the expected contents of its drives.
-fn saved(lab: &Lab, drives: usize) -> (Vec<SimDrive>, Expected) {
-    let base = Base::new(lab, Shape { drives, copies: 1 }).unwrap();
-    let tally = Tally::default();
-    let explorer = Explorer {
+/// An explorer that explores nothing.
+pub(super) fn explorer<'a>(lab: &'a Lab, tally: &'a Tally, base: &Base) -> Explorer<'a> {
+    Explorer {
         lab,
-        tally: &tally,
+        tally,
         sims: base.sims.iter().map(SimDrive::fork).collect(),
         expected: Expected {
             history: [(base.generation, base.contents.clone())].into(),
@@ -49,26 +48,59 @@ fn saved(lab: &Lab, drives: usize) -> (Vec<SimDrive>, Expected) {
         late: Vec::new(),
         survivors: None,
         depth: 0,
-    };
-    let mut live = Live::start(explorer, &base).unwrap();
+    }
+}
+
+/// A pool with two checkpoints; returns the expected contents of its drives.
+pub(super) fn saved(lab: &Lab, drives: usize) -> (Vec<SimDrive>, Expected) {
+    saved_in(lab, Shape { drives, copies: 1 })
+}
+
+pub(super) fn saved_in(lab: &Lab, shape: Shape) -> (Vec<SimDrive>, Expected) {
+    let base = Base::new(lab, shape).unwrap();
+    let tally = Tally::default();
+    let mut live = Live::start(explorer(lab, &tally, &base), &base).unwrap();
     assert!(live.perform(Act::SaveSmall).unwrap());
     assert!(live.perform(Act::SaveSmall).unwrap());
     live.end()
 }
 
-fn open(lab: &Lab, sims: &[SimDrive], writable: bool) -> Result<(State, Vec<Notice>), Error> {
+pub(super) fn open(
+    lab: &Lab,
+    sims: &[SimDrive],
+    writable: bool,
+) -> Result<(State, Vec<Notice>), Error> {
+    open_with(lab, sims, Opening { writable, ..plain() })
+}
+
+/// Opens for reading, and allows nothing.
+pub(super) fn plain() -> Opening {
+    let owner = Owner::default();
+    Opening { writable: false, degraded: false, fall_back: false, now_unix_ns: 1, owner }
+}
+
+pub(super) fn open_with(
+    lab: &Lab,
+    sims: &[SimDrive],
+    opening: Opening,
+) -> Result<(State, Vec<Notice>), Error> {
     let mut notices = Vec::new();
     let mut drives = lab.drive(sims)?;
-    let state = open_pool(&mut drives, writable, 1, &mut notices)?;
+    let state = open_as(&mut drives, opening, &mut notices)?;
     Ok((state, notices))
 }
 
-fn fail_reads(sim: &SimDrive, offset_bytes: u64, error: IoError) {
+/// Opens an older generation where the newest one cannot be read.
+pub(super) fn falling_back(writable: bool) -> Opening {
+    Opening { writable, fall_back: true, ..plain() }
+}
+
+pub(super) fn fail_reads(sim: &SimDrive, offset_bytes: u64, error: IoError) {
     let fault = Fault::new(Operation::Read, When::From(0), Effect::Fail(error));
     sim.inject(fault.within(offset_bytes..offset_bytes + BLOCK_BYTES)).unwrap();
 }
 
-fn label_of(lab: &Lab, sims: &[SimDrive]) -> Label {
+pub(super) fn label_of(lab: &Lab, sims: &[SimDrive]) -> Label {
     open(lab, sims, false).unwrap().0.label().clone()
 }
 
@@ -98,7 +130,9 @@ fn an_unrecoverable_read_error_is_damage() {
     let layout = label_of(&lab, &sims).layout;
     let lost = Generation(expected.acknowledged);
     fail_reads(&sims[0], layout.catalogue_offset(lost), UNREADABLE);
-    let (state, notices) = open(&lab, &sims, false).unwrap();
+    let refused = open(&lab, &sims, false).map(|_| ());
+    assert!(matches!(refused, Err(Error::NewestUnreadable { .. })), "{refused:?}");
+    let (state, notices) = open_with(&lab, &sims, falling_back(false)).unwrap();
     let opened = Generation(lost.0 - 1);
     assert!(notices.contains(&Notice::FellBack { lost, opened }), "{notices:?}");
     same_names(&state, &expected.history[&opened.0]).unwrap();
@@ -131,13 +165,13 @@ fn a_generation_that_was_given_up_does_not_come_back() {
     let catalogue = layout.catalogue_offset(Generation(given_up));
     let good = sims[0].peek_durable(catalogue, BLOCK_BYTES).unwrap();
     sims[0].zero(catalogue, BLOCK_BYTES);
-    let (state, _) = open(&lab, &sims, true).unwrap();
+    let (state, _) = open_with(&lab, &sims, falling_back(true)).unwrap();
     assert_eq!(state.root().generation.0, given_up + 1);
     // Its bytes come back, and the catalogue of its successor is damaged. The successor was made
     // from the generation before both: the space of the one given up may be in use again.
     sims[0].overwrite(catalogue, &good);
     sims[0].zero(layout.catalogue_offset(Generation(given_up + 1)), BLOCK_BYTES);
-    let (state, notices) = open(&lab, &sims, false).unwrap();
+    let (state, notices) = open_with(&lab, &sims, falling_back(false)).unwrap();
     assert_eq!(state.root().generation.0, given_up - 1, "{notices:?}");
     same_names(&state, &expected.history[&(given_up - 1)]).unwrap();
 }

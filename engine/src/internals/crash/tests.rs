@@ -56,12 +56,10 @@ fn first_late(worlds: &[World]) -> usize {
 fn late_writes_of_a_killed_owner_land_at_every_place_of_a_successors_life() {
     let worlds = few_worlds();
     let acts = late::KILLED_IN.len();
-    let shapes = FEW.iter().flat_map(|shape| (0..acts).map(move |act| shape * acts + act));
-    let items: Vec<usize> = shapes.map(|number| first_late(&worlds) + number).collect();
-    let started = std::time::Instant::now();
+    // A save over one drive, and an opening of a mirror; `scripts/crash-test` does all.
+    let items = [0, 4 * acts + acts - 1].map(|number| first_late(&worlds) + number);
     let (landings, ..) = run(&items, &worlds, 2);
-    println!("{landings} landings in {:?}", started.elapsed());
-    assert!(landings > 500, "{landings}");
+    assert!(landings > 100, "{landings}");
 }
 
 #[test]
@@ -69,7 +67,7 @@ fn late_writes_land_one_by_one() {
     let worlds = few_worlds();
     let first = first_late(&worlds) + LATE_SWEEPS;
     let (landings, ..) = run(&(first..first + LATE_RUNS).collect::<Vec<_>>(), &worlds, 2);
-    assert!(landings > LATE_RUNS as u64 / 8, "{landings}");
+    assert!(landings > LATE_RUNS as u64 / 4, "{landings}");
 }
 
 #[test]
