@@ -169,16 +169,20 @@ fn a_lost_catalogue_falls_back_and_says_what_is_lost() {
     let offset = places.root.catalogue.offset_bytes;
     (0..2).for_each(|drive| places.flip((drive, offset + 100)));
     let lost = format!("generation {} cannot be read", places.root.generation);
-    let listed = place.run(&["list", "--json"]).ok();
+    for arguments in [&["list"][..], &["verify"], &["restore", "llama", "-o", "out"]] {
+        place.run(arguments).fails(3, &[&lost, "--fall-back"]);
+    }
+    place.run(&["save", "llama@101", "model.bin"]).fails(3, &[&lost, "--fall-back"]);
+    let listed = place.run(&["list", "--json", "--fall-back"]).ok();
     assert!(listed.stderr.contains(&lost), "{listed:?}");
     assert_eq!(listed.json()["checkpoints"].as_array().unwrap().len(), 0);
-    let restored = place.run(&["restore", "llama@100", "-o", "out"]);
+    let restored = place.run(&["restore", "llama@100", "-o", "out", "--fall-back"]);
     assert!(restored.stderr.contains(&lost), "{restored:?}");
     restored.fails(10, &["no checkpoint llama@100"]);
-    let verified = place.run(&["verify"]).fails(3, &["damaged"]);
+    let verified = place.run(&["verify", "--fall-back"]).fails(3, &["damaged"]);
     assert!(verified.stdout.contains(&lost), "{verified:?}");
     assert!(verified.stdout.contains("damaged catalogue"), "{verified:?}");
-    let json = place.run(&["verify", "--json"]);
+    let json = place.run(&["verify", "--json", "--fall-back"]);
     assert_eq!((json.code, &json.json()["lost_generation"]), (3, &places.root.generation.0.into()));
 }
 
@@ -206,9 +210,11 @@ fn all_copies_of_the_newest_root_gone_is_never_silent() {
             places.flip((drive, offset + 90));
         }
     }
-    let listed = place.run(&["list"]).ok();
+    place.run(&["list"]).fails(3, &["damaged root", "--fall-back"]);
+    place.run(&["save", "llama@101", "model.bin"]).fails(3, &["damaged root", "--fall-back"]);
+    let listed = place.run(&["list", "--fall-back"]).ok();
     assert!(listed.stderr.contains("damaged root"), "{listed:?}");
-    let verified = place.run(&["verify"]).fails(3, &["damaged"]);
+    let verified = place.run(&["verify", "--fall-back"]).fails(3, &["damaged"]);
     assert!(verified.stdout.contains("damaged root"), "{verified:?}");
 }
 

@@ -198,11 +198,12 @@ fn a_drive_that_grew_has_its_labels_read_and_repaired() {
         assert!(matches!(pool.notices(), [Notice::Repaired(d)] if d.what == "label"));
         drop(pool);
         [MIB, 2 * MIB].iter().for_each(|at| grown.zero(*at, 4096));
-        let alone = open(&whole[..1], PoolMode::ReadOnly, false).err().unwrap();
-        assert!(
-            matches!(&alone, Error::Damaged(d) if d.detail.contains("do not format")),
-            "{grown_mib} MiB: {alone}"
-        );
+        // By itself it is no blank drive. One that grew by 1 MiB has a last label in a new place.
+        match open(&whole[..1], PoolMode::ReadOnly, false) {
+            Ok(_) => assert_eq!(grown_mib, 1),
+            Err(Error::Damaged(damage)) => assert!(damage.detail.contains("do not format")),
+            Err(other) => panic!("{grown_mib} MiB: {other}"),
+        }
         let pool = open(&whole, PoolMode::ReadWrite, false).unwrap();
         restore_all(&pool, &saved);
         drop(pool);
@@ -229,8 +230,12 @@ fn a_pool_whose_only_drive_left_is_being_rebuilt_is_read() {
         let alone = std::slice::from_ref(&new);
         let pool = open(alone, PoolMode::ReadOnly, false).unwrap();
         assert_eq!(pool.list().len(), 1);
-        let restored = restore(&pool, &saved[0].0, &saved[0].1);
-        assert_eq!(restored.is_ok(), filled, "{restored:?}");
+        if filled {
+            restore_all(&pool, &saved);
+        } else {
+            let unknown = pool.segments(&saved[0].0).unwrap_err();
+            assert!(matches!(unknown, Error::Damaged(_)), "{unknown}");
+        }
         drop(pool);
         let writing = open(alone, PoolMode::ReadWrite, true).err().unwrap();
         assert!(matches!(writing, Error::MissingDrives { .. }), "{writing}");

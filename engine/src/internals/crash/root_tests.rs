@@ -211,6 +211,7 @@ fn saves_go_on_once_a_damaged_checkpoint_is_removed() {
         let base = Base::new(&lab, Shape { drives, copies: 1 }).unwrap();
         let mut live = Live::start(explorer(&lab, &tally, &base), &base).unwrap();
         live.explorer.guards = false;
+        live.explorer.protected.clear();
         live.perform(Act::SaveSmall).unwrap();
         let manifest = live.state().latest("c").unwrap().entry.manifest.offset_bytes;
         live.explorer.sims.iter().for_each(|sim| sim.zero(manifest, BLOCK_BYTES));
