@@ -231,6 +231,8 @@ struct stn_drive_info {
 #define STN_HEALTH_WHOLE 0    /* all of it */
 #define STN_HEALTH_ONE_COPY 1 /* all of it, some chunks in fewer copies than the pool keeps */
 #define STN_HEALTH_LOST 2     /* some chunks lie on missing drives only */
+#define STN_HEALTH_UNKNOWN 3  /* its metadata cannot be read, or some chunks lie only on drives that
+                                 are being rebuilt: a restore shows whether they are right */
 
 /** Facts about a committed checkpoint. */
 struct stn_checkpoint_info {

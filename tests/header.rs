@@ -94,6 +94,7 @@ fn numbers() -> BTreeMap<&'static str, i64> {
         STN_HEALTH_WHOLE,
         STN_HEALTH_ONE_COPY,
         STN_HEALTH_LOST,
+        STN_HEALTH_UNKNOWN,
         STN_SESSION_NO_MEMORY,
         STN_LOG_OFF,
         STN_LOG_ERROR,

@@ -135,6 +135,10 @@ fn all_copies_of_a_metadata_object_gone_is_damage() {
         let verified = place.run(&["verify"]).fails(3, &["2 damaged"]);
         assert!(verified.stdout.contains(&of), "{verified:?}");
         place.run(&["verify", "--repair"]).fails(3, &["not repairable"]);
+        let listed = place.run(&["list", "--json"]).ok().json();
+        assert_eq!(listed["checkpoints"][0]["availability"], "unknown");
+        let listed = place.run(&["list"]).ok();
+        assert!(listed.stdout.contains("damaged"), "{listed:?}");
         // It is listed, and can be removed: then the pool is whole again.
         assert_eq!(place.checkpoints(), 1);
         place.run(&["show"]).ok();

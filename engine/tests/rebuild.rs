@@ -70,7 +70,8 @@ fn replace_last(sims: &mut Vec<SimDrive>) {
     sims.pop();
     drop(open_as(sims, PoolMode::ReadWrite, true));
     let new = sim("NEW");
-    admit_drive_on(devices(sims), devices(std::slice::from_ref(&new)).remove(0), false).unwrap();
+    let newcomer = devices(std::slice::from_ref(&new)).remove(0);
+    admit_drive_on(devices(sims), newcomer, None, false, false).unwrap();
     sims.push(new);
 }
 

@@ -22,6 +22,8 @@ pub const STN_HEALTH_WHOLE: u32 = 0;
 pub const STN_HEALTH_ONE_COPY: u32 = 1;
 /// See `stanchion.h`.
 pub const STN_HEALTH_LOST: u32 = 2;
+/// See `stanchion.h`.
+pub const STN_HEALTH_UNKNOWN: u32 = 3;
 
 /// See `stanchion.h`.
 pub const STN_NAME_BYTES: usize = 160;
@@ -81,6 +83,7 @@ pub(crate) fn describe(checkpoint: &CheckpointInfo) -> stn_checkpoint_info {
             Availability::Whole => STN_HEALTH_WHOLE,
             Availability::OneCopy => STN_HEALTH_ONE_COPY,
             Availability::Lost { .. } => STN_HEALTH_LOST,
+            Availability::Unknown => STN_HEALTH_UNKNOWN,
         },
         name: [0; STN_NAME_BYTES],
     };

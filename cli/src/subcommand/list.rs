@@ -39,7 +39,7 @@ struct Record {
     participant_count: u32,
     committed_at: String,
     generation: u64,
-    /// "whole", "one_copy" or "lost".
+    /// "whole", "one_copy", "lost" or "unknown".
     availability: &'static str,
     /// Serials of the missing drives that hold the lost data.
     needed_serials: Vec<String>,
@@ -51,6 +51,7 @@ impl From<&CheckpointInfo> for Record {
             Availability::Whole => ("whole", Vec::new()),
             Availability::OneCopy => ("one_copy", Vec::new()),
             Availability::Lost { drives, .. } => ("lost", drives.clone()),
+            Availability::Unknown => ("unknown", Vec::new()),
         };
         Record {
             name: info.name.name.clone(),
@@ -113,6 +114,8 @@ fn table(checkpoints: &[CheckpointInfo]) -> String {
             row.push(match &info.availability {
                 Availability::Whole => "whole".to_owned(),
                 Availability::OneCopy => "one copy".to_owned(),
+                Availability::Unknown if info.damage.is_some() => "damaged".to_owned(),
+                Availability::Unknown => "unknown".to_owned(),
                 Availability::Lost { drives, .. } => {
                     plain(&format!("lost with {}", drives.join(", ")))
                 }

@@ -141,8 +141,7 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         now_unix_ns: u64,
     ) -> Result<Generation, Error> {
         let removal = self.state.with_state(|state| state.begin_removal(name))?;
-        let result =
-            self.commit(drives, false, |state| Plan::of_removal(state, name, now_unix_ns));
+        let result = self.commit(drives, false, |state| Plan::of_removal(state, name, now_unix_ns));
         self.state.with_state(|state| state.end_removal(removal));
         result
     }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 #[cfg(any(test, feature = "internals"))]
 use crate::device::Device;
-use crate::error::Error;
-use crate::format::{Label, SegmentTable};
+use crate::drives::Drives;
+use crate::error::{Damage, Error};
+use crate::format::{Catalogue, CatalogueEntry, Label, SegmentTable};
 use crate::name::CheckpointName;
 use crate::notice::Notice;
 use crate::pool::format::capacity_bytes;
@@ -19,8 +20,9 @@ use crate::pool::open::open;
 use crate::pool::open::open_on;
 use crate::pool::open_pool::OpenPool;
 use crate::pool::options::{PoolMode, PoolOptions};
+use crate::recover::holdings::read_holdings;
 use crate::session::{Session, SessionOptions};
-use crate::state::{Committed, Use};
+use crate::state::{Availability, Committed, Holding, Use};
 use crate::units::Generation;
 
 /// An open pool. Shared by reference between threads; sessions are made from it.
@@ -90,16 +92,17 @@ impl Pool {
         }
     }
 
-    /// All checkpoints, by name and step.
+    /// All checkpoints, by name and step. In a pool that is open for reading their metadata is read
+    /// now; opening for writing has read it.
     pub fn list(&self) -> Vec<CheckpointInfo> {
-        let state = self.open.context.state();
-        state.checkpoints().map(|committed| describe(committed, state.label())).collect()
+        let all = self.open.context.state().checkpoints().cloned().collect();
+        self.describe(all)
     }
 
     /// The checkpoint of that name with the largest step.
     pub fn latest(&self, name: &str) -> Option<CheckpointInfo> {
-        let state = self.open.context.state();
-        state.latest(name).map(|committed| describe(committed, state.label()))
+        let latest = self.open.context.state().latest(name).cloned()?;
+        self.describe(vec![latest]).pop()
     }
 
     /// One checkpoint.
@@ -108,7 +111,24 @@ impl Pool {
     /// [`Error::NoSuchCheckpoint`].
     pub fn find(&self, name: &CheckpointName) -> Result<CheckpointInfo, Error> {
         let committed = self.open.find(name)?;
-        Ok(describe(&committed, self.open.context.state().label()))
+        let described = self.describe(vec![committed]).pop();
+        described.ok_or_else(|| Error::NoSuchCheckpoint(name.to_string()))
+    }
+
+    fn describe(&self, committed: Vec<Arc<Committed>>) -> Vec<CheckpointInfo> {
+        let label = self.open.context.state().label().clone();
+        let known = match self.open.context.mode {
+            PoolMode::ReadWrite => None,
+            PoolMode::ReadOnly => {
+                let entries = committed.iter().map(|committed| committed.entry.clone()).collect();
+                let label = label.clone();
+                self.open.on_keeper(move |k| read_again(k.drives(), &label, entries)).ok()
+            }
+        };
+        match known {
+            Some(known) => known.iter().map(|committed| describe(committed, &label)).collect(),
+            None => committed.iter().map(|committed| describe(committed, &label)).collect(),
+        }
     }
 
     /// The segments of one checkpoint.
@@ -146,6 +166,43 @@ impl Pool {
     }
 }
 
+/// Reads the metadata of checkpoints. What cannot be read is damage of that checkpoint, for a reader.
+fn read_again(
+    drives: &mut dyn Drives,
+    label: &Label,
+    entries: Vec<CatalogueEntry>,
+) -> Vec<Committed> {
+    let of = |entries| Catalogue { pool: label.pool, generation: Generation(1), entries };
+    let all = of(entries);
+    if let Ok(all) = read_holdings(drives, label, &all, &mut |_, _, _| {}) {
+        return all;
+    }
+    let one = |entry: CatalogueEntry| {
+        let alone = of(vec![entry.clone()]);
+        let read = read_holdings(drives, label, &alone, &mut |_, _, _| {});
+        match read.map(|mut read| read.pop()) {
+            Ok(Some(read)) => read,
+            Ok(None) => {
+                Committed { entry, holding: Holding::new(label.drives.len()), damage: None }
+            }
+            Err(error) => {
+                let damage = Damage {
+                    what: "manifest",
+                    serial: String::new(),
+                    offset_bytes: None,
+                    checkpoint: Some(format!("{}@{}", entry.name, entry.step)),
+                    shard: None,
+                    generation: None,
+                    detail: error.to_string(),
+                };
+                let holding = Holding::new(label.drives.len());
+                Committed { entry, holding, damage: Some(damage) }
+            }
+        }
+    };
+    all.entries.into_iter().map(one).collect()
+}
+
 fn describe(committed: &Committed, label: &Label) -> CheckpointInfo {
     let entry = &committed.entry;
     CheckpointInfo {
@@ -156,7 +213,10 @@ fn describe(committed: &Committed, label: &Label) -> CheckpointInfo {
         committed_unix_ns: entry.committed_unix_ns,
         generation: entry.generation,
         damage: committed.damage.clone(),
-        availability: committed.holding.spread.availability(label),
+        availability: match committed.damage {
+            None => committed.holding.spread.availability(label),
+            Some(_) => Availability::Unknown,
+        },
     }
 }
 

@@ -71,7 +71,7 @@ pub struct CheckpointInfo {
     pub committed_unix_ns: u64,
     /// The generation that made it visible.
     pub generation: Generation,
-    /// Why it cannot be restored, if opening the pool for writing detected that.
+    /// Why it cannot be restored, if its metadata cannot be read.
     pub damage: Option<Damage>,
     /// Whether its data is complete on the drives that are present.
     pub availability: Availability,

@@ -20,6 +20,9 @@ pub enum Availability {
         /// Serials of the drives that have them.
         drives: Vec<String>,
     },
+    /// It is not known: its metadata cannot be read, or some chunks are only on drives that are
+    /// being rebuilt. A restore shows whether they are right.
+    Unknown,
 }
 
 /// How many chunks of a checkpoint lie on which drives.
@@ -37,10 +40,13 @@ impl Spread {
         let entry = |drive: DriveIndex| &label.drives[drive.as_usize()];
         let holds = |drive: &DriveIndex| entry(*drive).state == DriveState::Member;
         let (mut lost, mut drives) = (0, Vec::new());
-        let mut any_thin = false;
+        let (mut any_thin, mut any_unknown) = (false, false);
         for ((first, second), chunks) in &self.0 {
             let places: Vec<DriveIndex> = std::iter::once(*first).chain(*second).collect();
             match places.iter().filter(|drive| holds(drive)).count() {
+                0 if places.iter().any(|d| entry(*d).state == DriveState::Rebuilding) => {
+                    any_unknown = true;
+                }
                 0 => {
                     lost += chunks;
                     drives.extend(places.into_iter().map(|drive| entry(drive).serial.clone()));
@@ -53,7 +59,11 @@ impl Spread {
             drives.dedup();
             return Availability::Lost { chunks: lost, drives };
         }
-        if any_thin { Availability::OneCopy } else { Availability::Whole }
+        match (any_unknown, any_thin) {
+            (true, _) => Availability::Unknown,
+            (false, true) => Availability::OneCopy,
+            (false, false) => Availability::Whole,
+        }
     }
 }
 
@@ -78,6 +88,7 @@ mod tests {
         assert_eq!(availability(&[Member, Member, Member]), Availability::Whole);
         assert_eq!(availability(&[Absent, Member, Member]), Availability::OneCopy);
         assert_eq!(availability(&[Rebuilding, Member, Member]), Availability::OneCopy);
+        assert_eq!(availability(&[Member, Absent, Rebuilding]), Availability::Unknown);
         let drives = vec!["S1".to_owned(), "S2".to_owned()];
         assert_eq!(
             availability(&[Absent, Absent, Member]),
