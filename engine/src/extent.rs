@@ -68,7 +68,6 @@ impl ExtentMap {
     }
 
     /// Whether the map has no units at all.
-    #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

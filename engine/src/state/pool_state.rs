@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::extent::ExtentMap;
-use crate::format::{Label, Root};
+use crate::format::{DriveEntry, DriveState, Label, Root};
 use crate::limits::{CATALOGUE_SLOTS, ROOT_SLOTS};
 use crate::name::CheckpointName;
 use crate::placement;
@@ -70,13 +70,21 @@ impl State {
         newest_seen: Generation,
         committed: Vec<Committed>,
     ) -> State {
-        let data =
-            label.drives.iter().map(|d| ExtentMap::new(label.layout.data_slots(d.capacity_bytes)));
+        // Nothing is allocated on a drive that is absent, and nobody has seen its capacity: a forged
+        // label must not ask for memory with it.
+        let slots = |drive: &DriveEntry| match drive.state {
+            DriveState::Absent => 0,
+            DriveState::Member | DriveState::Rebuilding => {
+                label.layout.data_slots(drive.capacity_bytes)
+            }
+        };
+        let data = label.drives.iter().map(|drive| ExtentMap::new(slots(drive)));
         let current: BTreeMap<_, _> =
             committed.into_iter().map(|c| (c.name(), Arc::new(c))).collect();
         let damaged = current.values().filter(|c| c.damage.is_some()).cloned().collect();
+        let data = data.collect();
         let mut state = State {
-            data: data.collect(),
+            data,
             meta: ExtentMap::new(label.layout.meta_blocks()),
             has_overlaps: false,
             root,
@@ -255,7 +263,8 @@ impl State {
             runs.iter().all(|r| map.release(r.start, r.count).is_ok())
         };
         let mut data = self.data.iter_mut().zip(&holding.data);
-        data.all(|(map, runs)| release(map, runs)) && release(&mut self.meta, &holding.meta)
+        data.all(|(map, runs)| map.is_empty() || release(map, runs))
+            && release(&mut self.meta, &holding.meta)
     }
 
     /// Recomputes which units are used. Units named twice are counted once.
@@ -268,7 +277,8 @@ impl State {
         let open = self.open.values().map(|open| &open.holding);
         let held = held.iter().map(|committed| &committed.holding);
         for holding in committed.chain(open).chain(held) {
-            for (map, runs) in self.data.iter_mut().zip(&holding.data) {
+            let data = self.data.iter_mut().zip(&holding.data);
+            for (map, runs) in data.filter(|(map, _)| !map.is_empty()) {
                 runs.iter().for_each(|run| once &= map.cover(run.start, run.count));
             }
             holding.meta.iter().for_each(|run| once &= self.meta.cover(run.start, run.count));

@@ -7,9 +7,11 @@ use super::holding::Run;
 use super::*;
 use crate::commit::Plan;
 use crate::error::Error;
-use crate::format::testing::striped_label;
-use crate::format::{Access, Attributes, CatalogueEntry, Label, MetaExtent, Owner, Root, Shard};
-use crate::limits::CATALOGUE_SLOTS;
+use crate::format::testing::{mirror_label, striped_label};
+use crate::format::{
+    Access, Attributes, CatalogueEntry, DriveState, Label, MetaExtent, Owner, Root, Shard,
+};
+use crate::limits::{CATALOGUE_SLOTS, MAX_DRIVE_BYTES};
 use crate::name::CheckpointName;
 use crate::units::{Copies, Generation};
 
@@ -94,6 +96,37 @@ fn what_a_generation_removes_is_free_one_generation_later() {
     assert_eq!(state.free_slots(), [free[0] - 2, free[1] - 2], "planned is not durable");
     state.adopt(planned.change);
     assert_eq!((state.free_slots(), state.free_meta_blocks()), (free, free_meta));
+}
+
+#[test]
+fn a_drive_that_nobody_has_seen_takes_no_memory() {
+    let mut label = mirror_label(&[DriveState::Member, DriveState::Member, DriveState::Absent]);
+    // A map of it would have 2 TiB with the smallest chunks.
+    label.drives[2].capacity_bytes = MAX_DRIVE_BYTES;
+    let mut holding = Holding::new(3);
+    holding.data[0].push(Run { start: 0, count: 4 });
+    holding.data[2].push(Run { start: 1 << 30, count: 4 });
+    let root = root(&label, 1);
+    let entry = CatalogueEntry {
+        id: Uuid::from_u128(1),
+        name: "run".into(),
+        step: 1,
+        bytes: 4 * CHUNK,
+        participants: 1,
+        committed_unix_ns: 0,
+        generation: Generation(1),
+        manifest: root.catalogue,
+        access: Access::of(0, 0),
+        pinned: false,
+        attributes: Attributes::default(),
+    };
+    let committed = Committed { entry, holding, damage: None };
+    let mut state = State::new(label, root, None, Generation(1), vec![committed]);
+    let free = state.free_slots();
+    assert_eq!((free[0] + 4, free[2]), (free[1], 0));
+    remove(&mut state, 1);
+    state.adopt(Plan::empty(&state, None, 0).unwrap().change);
+    assert_eq!(state.free_slots()[0], free[1], "its runs on the absent drive do not matter");
 }
 
 #[test]
