@@ -60,6 +60,9 @@ impl From<&Notice> for Message {
             Notice::Missing { serial, .. } => ("drive_missing", Some(serial)),
             Notice::Absent { serial } => ("drive_absent", Some(serial)),
             Notice::Rebuilding { serial } => ("drive_rebuilding", Some(serial)),
+            Notice::Foreign { serial, .. } => ("drive_foreign", Some(serial)),
+            Notice::VolatileOverFabric { serial, .. } => ("volatile_over_fabric", Some(serial)),
+            Notice::ForeignErased { serial, .. } => ("foreign_erased", Some(serial)),
             Notice::RolledForward(_) => ("rolled_forward", None),
         };
         let text = plain(&notice.to_string());

@@ -141,7 +141,7 @@ pub enum Error {
     },
     /// The drive has no label.
     #[error(
-        "drive {address} ({serial}): not formatted; `stanchion format --drive ...` makes a pool"
+        "drive {address} ({serial}): not formatted: no label of a pool is on it; `stanchion drives --drive {address}` shows what it holds, and `stanchion format` makes pools of blank drives"
     )]
     NotFormatted {
         /// The address.

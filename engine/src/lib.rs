@@ -36,7 +36,7 @@ mod units;
 // What a trainer uses; the crate `stanchion` names the same.
 pub use address::DriveAddress;
 pub use bulk::{BulkOptions, BulkSession, Lent, Saved};
-pub use drive_info::DriveInfo;
+pub use drive_info::{DriveInfo, Origin};
 pub use error::{Damage, Error, ErrorKind, IoError, Stale};
 pub use format::{AttributeType, Attributes, DriveEntry, DriveState, Redundancy, Shard};
 pub use memory::{HugePages, Region};

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::drive_info::DriveInfo;
 use crate::error::Damage;
 use crate::format::Owner;
 use crate::units::Generation;
@@ -67,8 +68,48 @@ pub enum Notice {
         /// Its owner.
         owner_after: Owner,
     },
+    /// Somebody else made something over a drive; the pool can be read only.
+    Foreign {
+        /// The drive's address.
+        address: String,
+        /// Its serial.
+        serial: String,
+        /// What was made, in words.
+        what: String,
+    },
+    /// The kernel reaches a drive with a volatile cache over a network.
+    VolatileOverFabric {
+        /// The drive's address.
+        address: String,
+        /// Its serial.
+        serial: String,
+        /// The network: "tcp", "rdma", "fc".
+        fabric: String,
+    },
+    /// What somebody else had made over a drive was erased.
+    ForeignErased {
+        /// The drive's address.
+        address: String,
+        /// Its serial.
+        serial: String,
+        /// What it was, in words.
+        what: String,
+    },
     /// A commit had reached only some drives when the pool was last used; all have it now.
     RolledForward(Generation),
+}
+
+impl Notice {
+    /// About a drive whose cache can lose writes without anybody being told.
+    pub fn of_cache(info: &DriveInfo) -> Option<Notice> {
+        let fabric = info.origin.fabric.clone()?;
+        let is_volatile = info.volatile_cache != Some(false);
+        is_volatile.then(|| Notice::VolatileOverFabric {
+            address: info.address.clone(),
+            serial: info.serial.clone(),
+            fabric,
+        })
+    }
 }
 
 impl fmt::Display for Notice {
@@ -128,6 +169,25 @@ impl fmt::Display for Notice {
                  generation {after}, by {}, was made from; a commit of that time may be lost",
                 OwnerText(owner),
                 OwnerText(owner_after)
+            ),
+            Notice::Foreign { address, serial, what } => write!(
+                f,
+                "drive {address} ({serial}) holds {what}, made over the pool after it was formatted: \
+                 the pool can be read, but nothing is written to it. To write again, let another drive \
+                 take its place (`stanchion verify --repair --replacement ADDRESS`), or erase that with \
+                 `stanchion verify --repair --force`"
+            ),
+            Notice::VolatileOverFabric { address, serial, fabric } => write!(
+                f,
+                "drive {address} ({serial}) is reached by the kernel over {fabric} and has a volatile \
+                 write cache: if its target restarts between a write and the flush, the kernel \
+                 reconnects, the write is lost, and nobody is told. Turn the cache off at the target \
+                 (`nvme set-feature DEVICE --feature-id 6 --value 0`), or name the drive by an SPDK \
+                 address, whose connection does not come back by itself"
+            ),
+            Notice::ForeignErased { address, serial, what } => write!(
+                f,
+                "drive {address} ({serial}) held {what}, made over the pool; it was erased"
             ),
             Notice::RolledForward(generation) => {
                 write!(

@@ -13,8 +13,8 @@ use crate::common::{BackEnd, Pattern, restore, save, write};
 use stanchion_testing::DriveAddress;
 use stanchion_testing::internals::ring::{CompleteEntry, SubmitEntry, codes};
 use stanchion_testing::{
-    CheckpointName, CheckpointSpec, FormatOptions, Pool, PoolMode, PoolOptions, SessionOptions,
-    format_pool,
+    CheckpointName, CheckpointSpec, Error, FormatOptions, Pool, PoolMode, PoolOptions, Redundancy,
+    SessionOptions, format_pool,
 };
 
 const MIB: u64 = 1 << 20;
@@ -234,4 +234,33 @@ fn a_pool_made_through_spdk_is_used_by_the_kernel_and_back() {
     }
     let Some(target) = both.target() else { return };
     check(&open_turned(&target.drives, PoolMode::ReadWrite), &[("a@1", &first), ("b@2", &second)]);
+}
+
+/// A second portal of the first drive's subsystem, and a second namespace in it.
+#[test]
+fn one_drive_by_two_portals_and_two_namespaces_of_one_drive() {
+    let Some(BackEnd::Spdk { target }) = BackEnd::spdk(1) else { return };
+    let (nqn, port) = (Target::nqn(0), target.port().to_string());
+    let listener = ["-t", "tcp", "-f", "ipv4", "-a", "127.0.0.2", "-s", &port];
+    target.rpc(&[&["nvmf_subsystem_add_listener", &nqn][..], &listener].concat());
+    target.rpc(&["bdev_malloc_create", "-b", "second", "64", "4096"]);
+    target.rpc(&["nvmf_subsystem_add_ns", &nqn, "second"]);
+    let first = target.drives[0].to_string();
+    let address = |text: String| -> DriveAddress { text.parse().unwrap() };
+    let (one, portal) = (address(first.clone()), address(first.replace("127.0.0.1", "127.0.0.2")));
+    let second = address(format!("{first} ns:2"));
+
+    let mut options = FormatOptions::new(vec![one.clone(), portal.clone()]);
+    options.force = true;
+    let error = format_pool(&options).unwrap_err();
+    assert!(matches!(error, Error::DuplicateDrive { .. }), "{error}");
+
+    let mut options = FormatOptions::new(vec![one.clone(), second]);
+    options.redundancy = Redundancy::Mirror;
+    let error = format_pool(&options).unwrap_err();
+    assert!(error.to_string().contains("does not outlive"), "{error}");
+    options.force = true;
+    format_pool(&options).unwrap();
+    options = FormatOptions { drives: vec![portal], ..FormatOptions::new(Vec::new()) };
+    format_pool(&options).unwrap();
 }

@@ -4,8 +4,10 @@
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use stanchion_engine::host::safety::volatile_place;
 use stanchion_engine::{
-    Content, FormatOptions, FormatReport, Redundancy, Survey, format_pool, survey,
+    Content, DriveAddress, FormatOptions, FormatReport, Notice, Redundancy, Survey, format_pool,
+    survey,
 };
 
 use super::Subcommand;
@@ -13,7 +15,7 @@ use crate::ask::ask;
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::options::Group;
-use crate::output;
+use crate::output::{self, Output};
 use crate::record::SurveyRecord;
 use crate::survey::table;
 use crate::values::parse_size;
@@ -126,7 +128,8 @@ impl Subcommand for Format {
         if !output.json && !output.quiet {
             output.text(output::lines(&table(&found)))?;
         }
-        for survey in &found {
+        for (survey, address) in found.iter().zip(&addresses) {
+            warn(survey, address, output);
             if survey.content == Content::Absent && self.size.is_none() {
                 return Err(CommandError::NotFound(format!(
                     "drive {}: no such file; pass --size SIZE to make it",
@@ -164,6 +167,18 @@ impl Subcommand for Format {
             output::size(made.capacity_bytes),
             output::size(made.chunk_bytes)
         ))
+    }
+}
+
+/// About a drive that forgets what it was told to keep.
+fn warn(survey: &Survey, address: &DriveAddress, output: Output) {
+    if let DriveAddress::Path(path) = address
+        && let Some(place) = volatile_place(path)
+    {
+        output.notice("volatile_place", format_args!("drive {address} lies in {place}"));
+    }
+    if let Some(notice) = survey.info.as_ref().and_then(Notice::of_cache) {
+        output.pool_notice(&notice);
     }
 }
 

@@ -31,7 +31,8 @@ A drive that was merely not named keeps its place: name every sound drive of the
 serial of the lost one with --replaces. While a drive is filled, only what belongs on it is read;
 everything else is checked by a run without these options. A checkpoint that is removed meanwhile is
 left out.
-The command ends with code 3 if anything is still damaged.";
+A drive on which somebody made a file system or a partition table is not repaired; --repair --force
+erases that and keeps the pool. The command ends with code 3 if anything is still damaged.";
 
 /// Arguments of `stanchion verify`.
 #[derive(Args, Debug)]
@@ -52,8 +53,9 @@ pub struct Verify {
     /// The drive that the replacement replaces, where more than one is missing
     #[arg(long, value_name = "SERIAL", requires = "replacement")]
     replaces: Option<String>,
-    /// Use the replacement although it holds data; the data is lost
-    #[arg(long, requires = "replacement")]
+    /// Use the replacement although it holds data; without one, erase what somebody else made over a
+    /// drive of the pool. That data is lost
+    #[arg(long, requires = "repair")]
     force: bool,
 }
 
@@ -93,6 +95,8 @@ struct Findings {
     /// Damage that the report counts and does not name.
     more_damages: u64,
     more_repaired: u64,
+    /// Drives on which somebody else made something, which is not ours to repair.
+    foreign_count: usize,
     /// The newest generation is lost; the text says so.
     fell_back: Option<(u64, String)>,
 }
@@ -108,6 +112,10 @@ impl Findings {
                 }
                 Notice::FellBack { lost, .. } => {
                     found.fell_back = Some((lost.0, notice.to_string()));
+                }
+                Notice::Foreign { .. } => {
+                    found.foreign_count += 1;
+                    output.pool_notice(notice);
                 }
                 // The report says it: the drive has been rebuilt.
                 Notice::Rebuilding { .. } if !report.rebuilt.is_empty() => {}
@@ -250,6 +258,7 @@ impl Subcommand for Verify {
         let mut options = context.pool_options(mode)?;
         if let Some(replacement) = &self.replacement {
             let address: DriveAddress = replacement.parse()?;
+            // Here, --force is about the replacement.
             let admitted = admit_drive(
                 &options,
                 &Replacement {
@@ -268,6 +277,8 @@ impl Subcommand for Verify {
             output.notice("drive_admitted", text);
             options.drives.retain(|drive| *drive != address);
             options.drives.push(address);
+        } else {
+            options.erase_foreign = self.force;
         }
         let pool = Pool::open(&options)?;
         let rebuild_only = self.rebuild || self.replacement.is_some();
@@ -291,6 +302,10 @@ impl Subcommand for Verify {
         let remedy = match self.repair {
             true => {
                 "not repairable: remove the damaged checkpoints (`stanchion rm`) and save them again"
+            }
+            false if found.foreign_count > 0 => {
+                "a drive holds something else, so nothing is repaired before you have decided which of \
+                 the two to keep: see the notice above"
             }
             false => "`stanchion verify --repair` repairs what has a sound copy",
         };

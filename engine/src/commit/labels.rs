@@ -5,11 +5,13 @@
 //! its old labels first, so that a crash in the middle leaves it without a label, which counts as
 //! blank.
 
+use std::ops::Range;
+
 use super::order;
 use super::plan::Plan;
 use crate::drives::{DriveCommand, Drives, flush_all, run_all};
 use crate::error::{Damage, Error};
-use crate::format::{Label, Layout, Zone};
+use crate::format::{Label, Layout};
 use crate::limits::BLOCK_BYTES;
 use crate::units::{DriveIndex, round_down};
 
@@ -74,20 +76,16 @@ fn erase(drives: &mut dyn Drives, label: &Label, which: &[DriveIndex]) -> Result
     }
     let mut batch = Vec::new();
     for &drive in which {
-        let capacity_bytes = label.drives[drive.as_usize()].capacity_bytes;
-        let mut offsets = vec![0];
-        let last = |end: &u64| round_down(*end, BLOCK_BYTES) - ERASED_BYTES;
-        offsets.extend(ends_of(drives, label, drive).iter().map(last));
-        for zone in [Zone::Front, Zone::Back] {
-            let (start, len) = label.layout.root_zone_range(zone, capacity_bytes);
-            offsets.extend((start..start + len).step_by(zeros.len()));
+        let formatted_bytes = label.drives[drive.as_usize()].capacity_bytes;
+        for range in ends(drives.info()[drive.as_usize()].capacity_bytes, formatted_bytes) {
+            let starts = range.clone().step_by(zeros.len());
+            batch.extend(starts.map(|offset_bytes| DriveCommand::Write {
+                drive,
+                offset_bytes,
+                data: &zeros[..ERASED_BYTES.min(range.end - offset_bytes) as usize],
+                durable: false,
+            }));
         }
-        batch.extend(offsets.into_iter().map(|offset_bytes| DriveCommand::Write {
-            drive,
-            offset_bytes,
-            data: &zeros,
-            durable: false,
-        }));
     }
     run_all(drives, &mut batch)?;
     flush_all(drives, which.iter().copied())
@@ -115,6 +113,21 @@ fn impossible(detail: String) -> Error {
         generation: None,
         detail: format!("no label can follow: {detail}"),
     })
+}
+
+/// What is erased: the front up to the catalogue slots, and the back from the root ring on, both at
+/// the end that the pool will know and at the drive's own, which may lie behind it: there, labels
+/// of an earlier pool and RAIDs are sought.
+fn ends(capacity_bytes: u64, formatted_bytes: u64) -> Vec<Range<u64>> {
+    /// Labels and roots are in the first 4 MiB and in the last 3.
+    const FRONT_BYTES: u64 = 4 << 20;
+    const BACK_BYTES: u64 = 3 << 20;
+    let start = |end| round_down(end, ERASED_BYTES) - BACK_BYTES;
+    let mut ranges = vec![0..FRONT_BYTES, start(formatted_bytes)..formatted_bytes];
+    if capacity_bytes > formatted_bytes {
+        ranges.push(start(capacity_bytes).max(formatted_bytes)..capacity_bytes);
+    }
+    ranges
 }
 
 fn write_durable(

@@ -34,6 +34,7 @@ impl MissingDrive {
                 volatile_cache: None,
                 interrupt_driven: true,
                 needs_huge_pages: false,
+                origin: crate::drive_info::Origin::default(),
             },
         }
     }

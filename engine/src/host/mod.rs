@@ -8,6 +8,7 @@ pub mod inventory;
 pub(crate) mod location;
 pub(crate) mod lock;
 pub mod lock_files;
+pub(crate) mod origin;
 pub mod pci;
 pub mod safety;
 pub(crate) mod sysfs;

@@ -17,10 +17,13 @@ use crate::format::{DriveEntry, DriveState, Label};
 use crate::host::lock::{PoolLock, Sharing};
 use crate::host::safety::{self, Findings};
 use crate::memory::HugePages;
+use crate::pool::content::{Content, Survey, read_content};
 use crate::pool::context::new_id;
-use crate::pool::format::{Content, Survey, label_serial, read_content};
+use crate::pool::foreign;
+use crate::pool::format::label_serial;
 use crate::pool::open::{in_order, metadata_pages, open_usable};
 use crate::pool::options::{PoolMode, PoolOptions};
+use crate::pool::same_drive;
 use crate::recover::labels::read_labels;
 use crate::recover::membership::Membership;
 use crate::recover::opening::{Identified, identify};
@@ -66,13 +69,15 @@ pub fn admit(options: &PoolOptions, replacement: &Replacement) -> Result<Admissi
     let wanted =
         Wanted { replaces: replaces.as_deref(), force: *force, degraded: options.degraded };
     options.degraded = true;
+    // `force` is about the newcomer only.
+    options.erase_foreign = false;
     let mut in_use = Findings::default();
     if let DriveAddress::Path(path) = drive {
         in_use = safety::inspect(path)?;
     }
     let devices = open_usable(&options, &mut Vec::new())?;
     let newcomer = device::open(drive, OpenMode::ReadWrite, options.queue_depth)?;
-    admit_checked(devices, newcomer, in_use, wanted)
+    admit_checked(devices, newcomer, in_use, &options, wanted)
 }
 
 /// The same with devices that are already open. The same rules apart from what only the kernel
@@ -89,7 +94,7 @@ pub fn admit_on(
     degraded: bool,
 ) -> Result<Admission, Error> {
     let wanted = Wanted { replaces, force, degraded };
-    admit_checked(devices, newcomer, Findings::default(), wanted)
+    admit_checked(devices, newcomer, Findings::default(), &PoolOptions::new(Vec::new()), wanted)
 }
 
 /// What the caller wants and allows.
@@ -105,6 +110,7 @@ fn admit_checked(
     devices: Vec<Box<dyn Device>>,
     newcomer: Box<dyn Device>,
     in_use: Findings,
+    options: &PoolOptions,
     wanted: Wanted<'_>,
 ) -> Result<Admission, Error> {
     let devices: Vec<_> = devices.into_iter().map(Retrying::over).collect();
@@ -112,7 +118,9 @@ fn admit_checked(
     let pages = [metadata_pages(&devices), metadata_pages(&alone)];
     let pages = if pages.contains(&HugePages::Required) { HugePages::Required } else { pages[0] };
     let mut given = DirectDrives::new(devices, pages)?;
-    let Identified { membership, .. } = identify(&mut given, true, &mut Vec::new())?;
+    let found = identify(&mut given, true, &mut Vec::new())?;
+    foreign::check(&mut given, &found, options, &mut Vec::new())?;
+    let Identified { membership, .. } = found;
     let _lock = PoolLock::take(membership.label.pool, Sharing::Exclusive)?;
     let mut drives = DirectDrives::new(in_order(given.into_devices(), &membership), pages)?;
 
@@ -125,6 +133,10 @@ fn admit_checked(
         }
         _ => None,
     };
+    same_drive::refuse_same(&info, drives.info())?;
+    if membership.label.copies > 1 && !wanted.force {
+        same_drive::refuse_one_medium(&info, drives.info())?;
+    }
     let own_label = match own_label {
         Some(own) => past_of(&own, &membership, &mut drives, &mut alone, wanted.force)?,
         None => None,
@@ -152,6 +164,7 @@ fn admit_checked(
     };
     let there: Vec<DriveIndex> = label.live().filter(is_there).collect();
     commit::take_in(&mut drives, &label, vacancy.place, &there)?;
+    same_drive::read_back_newcomer(&mut drives, &label, vacancy.place)?;
     let serial = label.drives[place].serial.clone();
     Ok(Admission { serial, replaced_serial, returning: vacancy.returning })
 }

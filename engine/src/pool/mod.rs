@@ -2,8 +2,10 @@
 //! A pool: drives formatted together, opened by one owner.
 
 mod admit;
+mod content;
 pub(crate) mod context;
 mod explain;
+mod foreign;
 pub(crate) mod format;
 mod handle;
 pub(crate) mod hold;
@@ -12,6 +14,7 @@ pub(crate) mod keeper;
 pub(crate) mod open;
 pub(crate) mod open_pool;
 mod options;
+mod same_drive;
 mod threads;
 mod verify;
 
@@ -19,9 +22,10 @@ pub use crate::notice::Notice;
 #[cfg(any(test, feature = "internals"))]
 pub use admit::admit_on;
 pub use admit::{Admission, Replacement, admit};
+pub use content::{Content, Survey};
 #[cfg(any(test, feature = "internals"))]
 pub use format::format_on;
-pub use format::{Content, FormatOptions, FormatReport, Survey, format, survey};
+pub use format::{FormatOptions, FormatReport, format, survey};
 pub use handle::Pool;
 pub use info::{CheckpointInfo, PoolDrive, PoolInfo, SegmentInfo};
 pub use options::{PoolMode, PoolOptions};

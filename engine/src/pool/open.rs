@@ -14,7 +14,9 @@ use crate::format::{Layout, Owner, OwnerProcess};
 use crate::host::lock::{PoolLock, Sharing};
 use crate::memory::HugePages;
 use crate::notice::Notice;
+use crate::pool::content::{Content, read_content};
 use crate::pool::context::{PoolContext, new_id, unix_ns};
+use crate::pool::foreign;
 use crate::pool::open_pool::OpenPool;
 use crate::pool::options::{PoolMode, PoolOptions};
 use crate::pool::threads::{self, Threads};
@@ -49,9 +51,9 @@ fn open_noting(
     let writable = options.mode == PoolMode::ReadWrite;
     let devices: Vec<_> = devices.into_iter().map(Retrying::over).collect();
     let pages = metadata_pages(&devices);
-    let mut given = DirectDrives::new(devices, pages)?;
-    let Identified { labels, membership } =
-        identify(&mut given, options.tolerates_missing(), &mut notices)?;
+    let (mut given, found) = identify_given(devices, options, &mut notices)?;
+    foreign::check(&mut given, &found, options, &mut notices)?;
+    let Identified { labels, membership } = found;
     let sharing = if writable { Sharing::Exclusive } else { Sharing::Shared };
     let lock = PoolLock::take(membership.label.pool, sharing)?;
     let devices = in_order(given.into_devices(), &membership);
@@ -64,9 +66,55 @@ fn open_noting(
         owner: Owner::new(new_id(), OwnerProcess::default(), "", ""),
     };
     let state = recover_state(&mut drives, labels, &membership, opening, &mut notices)?;
+    foreign::leave_out_its_damage(&mut notices);
+    if writable {
+        notices.extend(drives.info().iter().filter_map(Notice::of_cache));
+    }
     let info = drives.info().to_vec();
     let (context, threads) = start(options, drives, info, pages, state)?;
     Ok((OpenPool::new(context, threads, lock), notices))
+}
+
+/// Finds the place of each drive in the pool. A drive without a label is refused for writing;
+/// for reading the others are enough.
+fn identify_given(
+    devices: Vec<Box<dyn Device>>,
+    options: &PoolOptions,
+    notices: &mut Vec<Notice>,
+) -> Result<(DirectDrives, Identified), Error> {
+    let pages = metadata_pages(&devices);
+    let mut given = DirectDrives::new(devices, pages)?;
+    loop {
+        let mut found_notices = Vec::new();
+        let identified = identify(&mut given, options.tolerates_missing(), &mut found_notices);
+        let error = match identified {
+            Ok(found) => {
+                notices.append(&mut found_notices);
+                return Ok((given, found));
+            }
+            Err(error) => error,
+        };
+        let Error::NotFormatted { address, serial } = &error else { return Err(error) };
+        let is_it = |info: &DriveInfo| info.address == *address;
+        let Some(index) = given.info().iter().position(is_it) else { return Err(error) };
+        if options.mode == PoolMode::ReadWrite {
+            return match read_content(&mut given, index)? {
+                Content::Foreign(what) => {
+                    let reason = format!("it has no label of a pool; it holds {what}");
+                    let (address, serial) = (address.clone(), serial.clone());
+                    Err(Error::Refused { address, serial, reason })
+                }
+                _ => Err(error),
+            };
+        }
+        if given.info().len() == 1 {
+            return Err(error);
+        }
+        notices.push(Notice::Unreachable { address: address.clone(), why: error.to_string() });
+        let mut devices = given.into_devices();
+        devices.remove(index);
+        given = DirectDrives::new(devices, pages)?;
+    }
 }
 
 /// Hands the devices to their reactors and starts the keeper.
@@ -104,6 +152,7 @@ pub(super) fn open_usable(
     let mut devices = Vec::new();
     let mut first_error = None;
     for address in &options.drives {
+        foreign::refuse_in_use(address, options)?;
         match device::open(address, mode, options.queue_depth) {
             Ok(device) => devices.push(device),
             Err(error)

@@ -28,6 +28,9 @@ pub struct PoolOptions {
     /// Opens the generation before the newest one where the newest one cannot be read. Opened for
     /// writing, the pool continues from there: what was committed or removed later is lost.
     pub fall_back: bool,
+    /// Opens for writing although somebody else made something over a drive (a file system, a
+    /// partition table), and erases that first.
+    pub erase_foreign: bool,
     /// Pages of session memory. SPDK drives always need huge ones.
     pub huge_pages: HugePages,
     /// Reactor threads; by default one for each drive, but one core stays free.
@@ -48,6 +51,7 @@ impl PoolOptions {
             mode: PoolMode::ReadWrite,
             degraded: false,
             fall_back: false,
+            erase_foreign: false,
             huge_pages: HugePages::Required,
             reactors: None,
             cores: None,

@@ -56,6 +56,12 @@ impl Membership {
             if !takes_part {
                 return Err(stale(address, label, newest));
             }
+            // The newest label may claim more for it than its own one.
+            let expected_bytes = newest.drives[label.index.as_usize()].capacity_bytes;
+            if info.capacity_bytes < expected_bytes {
+                let actual_bytes = info.capacity_bytes;
+                return Err(Error::ShortDrive { address, serial, actual_bytes, expected_bytes });
+            }
             let place = &mut order[label.index.as_usize()];
             if place.is_some() {
                 return Err(Error::DuplicateDrive { address, serial });
@@ -176,6 +182,7 @@ mod tests {
             volatile_cache: None,
             interrupt_driven: false,
             needs_huge_pages: false,
+            origin: crate::drive_info::Origin::default(),
         };
         (0..count).map(info).collect()
     }

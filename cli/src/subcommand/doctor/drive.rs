@@ -8,7 +8,7 @@ use stanchion_engine::DriveAddress;
 use stanchion_engine::direct_io;
 use stanchion_engine::host::pci::{self, KERNEL_DRIVER, NvmeFunction};
 use stanchion_engine::host::{lock_files, safety};
-use stanchion_engine::{Error, ErrorKind, Survey, survey};
+use stanchion_engine::{Content, Error, ErrorKind, Survey, survey};
 use stanchion_engine::{HealthLog, read_health_log};
 
 use super::check::{Check, Root, Status};
@@ -115,6 +115,14 @@ pub fn drive_checks(root: Root<'_>, address: &DriveAddress, is_reachable: bool) 
     }
     if let DriveAddress::Path(path) = address {
         checks.push(alignment(path));
+        if let Some(place) = safety::volatile_place(path) {
+            let check = Check::new("durability", Status::Warn, format!("it lies in {place}"));
+            checks.push(
+                check
+                    .fix("use a block device, or a file on ext4, XFS or Btrfs")
+                    .of(address.to_string()),
+            );
+        }
     }
     match survey(std::slice::from_ref(address)) {
         Ok(found) => checks.extend(found.iter().flat_map(|survey| contents(survey, address))),
@@ -177,12 +185,27 @@ fn contents(survey: &Survey, address: &DriveAddress) -> Vec<Check> {
         "" => survey.address.clone(),
         serial => format!("{serial} ({})", survey.address),
     };
-    let mut checks = vec![Check::ok("contents", describe(&survey.content))];
+    let described = describe(&survey.content);
+    let mut checks = vec![match survey.content {
+        Content::Foreign(_) => Check::new("contents", Status::Warn, described)
+            .fix("save it if somebody needs it: only --force destroys it"),
+        _ => Check::ok("contents", described),
+    }];
     if let Some(finding) = survey.in_use.never_overridable().next() {
         let evidence = format!("{}: {}", finding.what, finding.evidence);
         checks[0] = Check::new("contents", Status::Fail, evidence);
     }
+    let fabric = survey.info.as_ref().and_then(|info| info.origin.fabric.as_deref());
     checks.push(match survey.info.as_ref().and_then(|info| info.volatile_cache) {
+        Some(true) if fabric.is_some() => Check::new(
+            "write cache",
+            Status::Warn,
+            format!(
+                "volatile, behind {}: a restart of the target loses writes, and the kernel tells nobody",
+                fabric.unwrap_or_default()
+            ),
+        )
+        .fix("nvme set-feature DEVICE --feature-id 6 --value 0 (at the target)"),
         Some(true) => Check::ok("write cache", "volatile; every commit flushes it"),
         Some(false) => Check::ok("write cache", "none that a power cut can empty"),
         None => Check::skip("write cache", "the kernel does not report it"),

@@ -17,8 +17,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::device::{DriveInfo, OpenMode};
+use crate::drive_info::Origin;
 use crate::error::Error;
 use crate::host::location::{open_location, reopen};
+use crate::host::origin;
+use crate::host::safety::place;
 use crate::host::sysfs::{self, DeviceNumber, Holders, LINGER, LINGER_LOOK, System, UNSEEN_LINGER};
 use crate::limits::{BLOCK_BYTES, MAX_CHUNK_BYTES};
 use crate::units::{is_block_aligned, round_down};
@@ -41,6 +44,7 @@ pub(super) struct DriveFile {
     model: String,
     capacity_bytes: u64,
     volatile_cache: Option<bool>,
+    origin: Origin,
 }
 
 impl DriveFile {
@@ -85,6 +89,10 @@ impl DriveFile {
         } else {
             (format!("file-{:x}-{:x}", metadata.dev(), metadata.ino()), "file".into())
         };
+        let origin = match is_block_device {
+            true => origin::of_block_device(&system, number),
+            false => origin::of_file(&metadata),
+        };
         let volatile_cache = block_dir.as_deref().and_then(sysfs::volatile_cache);
         Ok(DriveFile {
             file,
@@ -95,6 +103,7 @@ impl DriveFile {
             model,
             capacity_bytes,
             volatile_cache,
+            origin,
         })
     }
 
@@ -111,6 +120,7 @@ impl DriveFile {
             volatile_cache: self.volatile_cache,
             interrupt_driven: true,
             needs_huge_pages: false,
+            origin: self.origin.clone(),
         }
     }
 }
@@ -136,13 +146,11 @@ pub fn create_file(path: &Path, size_bytes: u64) -> Result<(), Error> {
         )),
         _ => Error::os(format!("creating {name}"), error),
     };
+    place::refuse_new_file_among_devices(path)?;
     if fs::symlink_metadata(path).is_ok() {
         return Err(creating(io::ErrorKind::AlreadyExists.into()));
     }
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
+    let parent = place::folder_of(path);
     let mut options = OpenOptions::new();
     options.write(true).mode(0o600);
     let (file, has_name) = match options.clone().custom_flags(libc::O_TMPFILE).open(parent) {

@@ -58,6 +58,7 @@ impl SimDrive {
             volatile_cache: Some(hardware.config.volatile_cache),
             needs_huge_pages: false,
             interrupt_driven: false,
+            origin: crate::drive_info::Origin::default(),
         };
         Ok(SimDevice::new(self.clone(), info, hardware.epoch))
     }

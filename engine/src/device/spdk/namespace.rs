@@ -7,6 +7,7 @@ use super::controller::text;
 use super::split::Split;
 use crate::address::DriveAddress;
 use crate::device::DriveInfo;
+use crate::drive_info::Origin;
 use crate::error::Error;
 use crate::limits::BLOCK_BYTES;
 use crate::units::round_down;
@@ -72,6 +73,13 @@ pub(super) fn drive_info(
         volatile_cache: Some(about.has_volatile_write_cache),
         interrupt_driven: false,
         needs_huge_pages: true,
+        origin: Origin::nvme_namespace(
+            &text(&about.model),
+            &text(&about.serial),
+            namespace.id,
+            namespace.nguid,
+            namespace.eui64,
+        ),
     }
 }
 

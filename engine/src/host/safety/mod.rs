@@ -2,8 +2,8 @@
 //! The checks of `format` before it destroys anything.
 //!
 //! - [`inspect`] asks the kernel who uses a block device or a file. It opens nothing for writing.
-//! - [`content_signature`] decides whether the bytes at both ends of a drive look like data. It is
-//!   pure and independent of the kernel, so it serves every back end.
+//! - [`signature`] decides whether the bytes at both ends of a drive look like data. It is pure and
+//!   independent of the kernel, so it serves every back end.
 //!
 //! A finding that is not overridable means that the drive is in use now: no option of any command
 //! may format it.
@@ -16,17 +16,20 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::location::{open_location, reopen};
+use super::origin;
 use super::sysfs::{self, DeviceNumber, LINGER_LOOK, System, UNSEEN_LINGER};
 use crate::error::Error;
 
-mod signature;
+pub(crate) mod place;
+pub(crate) mod signature;
 
-pub use signature::{PROBE_BYTES, content_signature};
+pub use place::volatile_place;
 
 /// One reason not to format a drive.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// What was found: "mounted", "swap", "held", "read-only", "locked", "partitioned".
+    /// What was found: "mounted", "swap", "held", "read-only", "locked", "partitioned",
+    /// "not a device".
     pub what: &'static str,
     /// Where it was found, for people.
     pub evidence: String,
@@ -65,7 +68,7 @@ fn in_use(what: &'static str, evidence: String) -> Finding {
 }
 
 /// Who uses the block device or the file at `path`, as far as the kernel shows. Does not read the
-/// bytes on it; see [`content_signature`]. An open [`crate::device::Device`] counts as a user:
+/// bytes on it; see [`signature`]. An open [`crate::device::Device`] counts as a user:
 /// inspect before opening.
 ///
 /// # Errors
@@ -82,8 +85,8 @@ pub fn inspect(path: &Path) -> Result<Findings, Error> {
         .iter()
         .map(|owner| in_use("locked", format!("{name} is locked by {owner}")))
         .collect();
+    found.extend(users_of(&system, path, &metadata));
     if metadata.file_type().is_block_device() {
-        found.extend(inspect_block_device(&system, DeviceNumber::from_raw(metadata.rdev())));
         // Whatever /sys and /proc do not show (other mount namespaces, ZFS, Btrfs on many drives)
         // holds the device exclusively.
         let claimed = reopen(&location, false, libc::O_EXCL)
@@ -91,13 +94,36 @@ pub fn inspect(path: &Path) -> Result<Findings, Error> {
         if claimed && found.iter().all(|finding| finding.overridable) {
             found.push(in_use("held", format!("{name} is claimed by the kernel or a process")));
         }
-    } else {
-        found.extend(inspect_file(&system, &metadata));
     }
     if found.iter().all(|finding| finding.what != "locked") && is_locked(&location) {
         found.push(in_use("locked", format!("{name} is locked by another process")));
     }
     Ok(Findings(found))
+}
+
+/// The same without locks and claims, which opening the drive takes anyway: what the kernel uses it
+/// for. Touches neither.
+///
+/// # Errors
+/// As [`inspect`].
+pub(crate) fn users(path: &Path) -> Result<Findings, Error> {
+    let location = open_location(path)?;
+    let name = path.display();
+    let metadata = location.metadata().map_err(|e| Error::os(format!("stat of {name}"), e))?;
+    Ok(Findings(users_of(&System::live(), path, &metadata)))
+}
+
+fn users_of(system: &System, path: &Path, metadata: &fs::Metadata) -> Vec<Finding> {
+    if metadata.file_type().is_block_device() {
+        return inspect_block_device(system, DeviceNumber::from_raw(metadata.rdev()));
+    }
+    let mut found = inspect_file(system, metadata);
+    if place::is_among_devices(path) {
+        let name = path.display();
+        let evidence = format!("{name} is a regular file below /dev: it is gone after a restart");
+        found.push(in_use("not a device", evidence));
+    }
+    found
 }
 
 /// Reasons not to use a file: loop devices and swap on it.
@@ -123,6 +149,36 @@ fn inspect_file(system: &System, file: &fs::Metadata) -> Vec<Finding> {
 
 /// Reasons not to use a block device, from /sys and /proc alone.
 pub(crate) fn inspect_block_device(system: &System, device: DeviceNumber) -> Vec<Finding> {
+    let mut found = users_of_block_device(system, device);
+    found.extend(other_loops(system, device));
+    found
+}
+
+/// A loop device's bytes are also those of its file, and of every other loop device over it.
+fn other_loops(system: &System, device: DeviceNumber) -> Vec<Finding> {
+    let Some(own_dir) = system.block_dir(device) else { return Vec::new() };
+    if !sysfs::disk_dir(&own_dir).join("loop/backing_file").exists() {
+        return Vec::new();
+    }
+    let own = origin::of_block_device(system, device);
+    let mut found = Vec::new();
+    for name in sysfs::names(&system.path("/sys/block")) {
+        let dir = system.path(&format!("/sys/block/{name}"));
+        let number = sysfs::read_line(&dir.join("dev")).and_then(|n| DeviceNumber::parse(&n));
+        let Some(number) = number.filter(|number| *number != device) else { continue };
+        let is_own_disk = system.block_dir(number) == Some(sysfs::disk_dir(&own_dir));
+        if is_own_disk || !dir.join("loop/backing_file").exists() {
+            continue;
+        }
+        if origin::of_block_device(system, number).is_same(&own) {
+            let users = users_of_block_device(system, number);
+            found.extend(users.into_iter().filter(|finding| finding.what != "read-only"));
+        }
+    }
+    found
+}
+
+fn users_of_block_device(system: &System, device: DeviceNumber) -> Vec<Finding> {
     let mut found = Vec::new();
     let Some(own_dir) = system.block_dir(device) else { return found };
     let disk_dir = sysfs::disk_dir(&own_dir);

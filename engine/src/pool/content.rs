@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a drive holds, by its bytes and by what the kernel knows: before it is formatted, or takes
+//! a place in a pool.
+//!
+//! - A label counts only on a drive that holds nothing else: its copies outlive a file system or a
+//!   partition table that was made over the pool.
+//! - A drive without a label is blank only if no root of a pool with checkpoints is on it, either.
+
+use uuid::Uuid;
+
+use crate::device::DriveInfo;
+use crate::drives::{DriveCommand, Drives, run_all};
+use crate::error::Error;
+use crate::format::{Catalogue, DriveEntry, DriveState, Label, Root};
+use crate::host::safety::Findings;
+use crate::limits::BLOCK_BYTES;
+use crate::pool::foreign::{beside_label, own_blocks, read_ends};
+use crate::recover::labels::read_labels;
+use crate::recover::newest::choose_generation;
+use crate::recover::roots::read_roots;
+use crate::units::DriveIndex;
+
+/// What a drive holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A file that does not exist yet.
+    Absent,
+    /// Nothing: it can be formatted.
+    Blank,
+    /// A Stanchion pool.
+    Pool {
+        /// Its identity.
+        pool: Uuid,
+        /// Drives in it.
+        drives: usize,
+        /// Checkpoints in it; `None` when that cannot be read.
+        checkpoints: Option<usize>,
+    },
+    /// Other data; what it looks like.
+    Foreign(String),
+}
+
+/// A drive before it is formatted.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    /// Its address.
+    pub address: String,
+    /// The drive; `None` when it was not opened: a file that does not exist, or a drive in use.
+    pub info: Option<DriveInfo>,
+    /// What it holds.
+    pub content: Content,
+    /// What uses it.
+    pub in_use: Findings,
+}
+
+impl Survey {
+    /// The drive's serial number; empty when it was not opened.
+    pub fn serial(&self) -> &str {
+        self.info.as_ref().map_or("", |info| &info.serial)
+    }
+
+    pub(super) fn of(info: &DriveInfo, content: Content, in_use: Findings) -> Survey {
+        Survey { address: info.address.clone(), info: Some(info.clone()), content, in_use }
+    }
+
+    /// Whether it can be formatted. [`crate::format_pool`] checks again, because the drive may change until
+    /// then.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] for a drive that a running process has open; [`Error::Refused`] with the
+    /// reason, and with the option that overrides it, if there is one.
+    pub fn check(&self, force: bool) -> Result<(), Error> {
+        let (address, serial) = (self.address.clone(), self.serial().to_owned());
+        if let Some(locked) = self.in_use.0.iter().find(|finding| finding.what == "locked") {
+            let (what, owner) = (format!("drive {address}"), locked.evidence.clone());
+            return Err(Error::Busy { what, owner });
+        }
+        match self.refusal(force) {
+            None => Ok(()),
+            Some(reason) => Err(Error::Refused { address, serial, reason }),
+        }
+    }
+
+    fn refusal(&self, force: bool) -> Option<String> {
+        if let Some(finding) = self.in_use.never_overridable().next() {
+            return Some(format!(
+                "{} ({}); nothing overrides this",
+                finding.what, finding.evidence
+            ));
+        }
+        if force {
+            return None;
+        }
+        if let Some(finding) = self.in_use.0.first() {
+            return Some(format!(
+                "{} ({}); --force overrides this",
+                finding.what, finding.evidence
+            ));
+        }
+        match &self.content {
+            Content::Absent | Content::Blank | Content::Pool { checkpoints: Some(0), .. } => None,
+            Content::Pool { pool, checkpoints: Some(count), .. } => Some(format!(
+                "it belongs to pool {pool}, which holds checkpoints ({count}); --force destroys them"
+            )),
+            Content::Pool { pool, checkpoints: None, .. } => Some(format!(
+                "it belongs to pool {pool}, whose checkpoints cannot be read; --force destroys them"
+            )),
+            Content::Foreign(what) => Some(format!("it holds {what}; --force destroys it")),
+        }
+    }
+}
+
+/// What the drive at `index` holds, by its bytes.
+pub(super) fn read_content(drives: &mut dyn Drives, index: usize) -> Result<Content, Error> {
+    match read_labels(drives, index) {
+        Ok(labels) => {
+            let label = &labels.label;
+            let checkpoints = count_checkpoints(drives, index, label);
+            if let Some(what) = beside_label(drives, index, label)? {
+                let count = checkpoints.map_or_else(|| "?".to_owned(), |count| count.to_string());
+                let pool = label.pool;
+                let over = format!("{what}, made over pool {pool} (its checkpoints: {count})");
+                return Ok(Content::Foreign(over));
+            }
+            let drives = label.drives.len();
+            Ok(Content::Pool { pool: label.pool, drives, checkpoints })
+        }
+        Err(Error::NotFormatted { .. }) => without_label(drives, index),
+        Err(error @ (Error::Io { .. } | Error::Os { .. } | Error::Environment(_))) => Err(error),
+        Err(error) => {
+            Ok(Content::Foreign(format!("a stanchion pool that cannot be opened ({error})")))
+        }
+    }
+}
+
+/// What a drive holds on which there is no label.
+fn without_label(drives: &mut dyn Drives, index: usize) -> Result<Content, Error> {
+    let mut ends = read_ends(drives, index)?;
+    let capacity_bytes = drives.info()[index].capacity_bytes;
+    if let Some(left) = pool_without_label(drives, index)? {
+        return Ok(Content::Foreign(left));
+    }
+    // A pool without checkpoints, or one that was never finished.
+    for block in own_blocks(&ends, capacity_bytes) {
+        ends.clear(block..block + BLOCK_BYTES);
+    }
+    Ok(ends.content().map_or(Content::Blank, Content::Foreign))
+}
+
+/// Whether a pool with checkpoints has lost all its labels on this drive: one that was cut at the
+/// front, and has grown, so that nobody knows where its end was.
+fn pool_without_label(drives: &mut dyn Drives, index: usize) -> Result<Option<String>, Error> {
+    let Some(root) = newest_root(drives, index)? else { return Ok(None) };
+    let pool = root.pool;
+    let count = match read_catalogue(drives, index, &root) {
+        Some(catalogue) if catalogue.entries.is_empty() => return Ok(None),
+        Some(catalogue) => catalogue.entries.len().to_string(),
+        None => "unreadable".to_owned(),
+    };
+    Ok(Some(format!("pool {pool}, whose labels are gone (its checkpoints: {count})")))
+}
+
+/// The newest sound root on a drive, of whichever pool.
+fn newest_root(drives: &mut dyn Drives, index: usize) -> Result<Option<Root>, Error> {
+    /// In every structure: the pool. In a root: the drive.
+    const POOL_AND_DRIVE: std::ops::Range<usize> = 48..80;
+    let ends = read_ends(drives, index)?;
+    let capacity_bytes = drives.info()[index].capacity_bytes;
+    let root = |offset: u64| {
+        let block = ends.at(offset, BLOCK_BYTES as usize)?;
+        let (pool, drive) = block[POOL_AND_DRIVE].split_at(16);
+        let uuid = |bytes: &[u8]| Uuid::from_slice(bytes).ok();
+        Root::decode(block, uuid(pool)?, uuid(drive)?, offset).ok()
+    };
+    let blocks = own_blocks(&ends, capacity_bytes);
+    Ok(blocks.into_iter().filter_map(root).max_by_key(|root| root.generation))
+}
+
+/// The catalogue that a root names, without a label that says where it may lie.
+fn read_catalogue(drives: &mut dyn Drives, index: usize, root: &Root) -> Option<Catalogue> {
+    /// More than the largest has.
+    const MAX_BYTES: u64 = 64 << 20;
+    let extent = &root.catalogue;
+    let end = extent.offset_bytes.checked_add(extent.stored_bytes())?;
+    if extent.len_bytes > MAX_BYTES || end > drives.info()[index].capacity_bytes {
+        return None;
+    }
+    let bytes = read_bytes(drives, index, extent.offset_bytes, extent.stored_bytes()).ok()?;
+    Catalogue::decode(&bytes, extent, root.pool).ok()
+}
+
+/// Each drive has the whole catalogue, so one drive is enough to count the checkpoints.
+fn count_checkpoints(drives: &mut dyn Drives, index: usize, label: &Label) -> Option<usize> {
+    let entry = label.drive().clone();
+    let entry = DriveEntry { state: DriveState::Member, ..entry };
+    let alone = Label {
+        copies: 1,
+        table_copies: 1,
+        drives: vec![entry],
+        index: DriveIndex(0),
+        ..label.clone()
+    };
+    let mut only = OneDrive { drives, index };
+    let roots = read_roots(&mut only, &alone).ok()?;
+    let newest = choose_generation(&mut only, &alone, &roots).ok()?;
+    // The newest generation may hold more than this one.
+    newest.given_up.is_none().then_some(newest.catalogue.entries.len())
+}
+
+/// One of several drives, as drive 0.
+struct OneDrive<'a> {
+    drives: &'a mut dyn Drives,
+    index: usize,
+}
+
+impl Drives for OneDrive<'_> {
+    fn info(&self) -> &[DriveInfo] {
+        &self.drives.info()[self.index..=self.index]
+    }
+
+    fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), crate::IoError>> {
+        for command in batch.iter_mut() {
+            let (DriveCommand::Read { drive, .. }
+            | DriveCommand::Write { drive, .. }
+            | DriveCommand::Flush { drive }) = command;
+            *drive = DriveIndex(self.index as u16);
+        }
+        self.drives.run(batch)
+    }
+}
+
+fn read_bytes(
+    drives: &mut dyn Drives,
+    index: usize,
+    offset_bytes: u64,
+    len_bytes: u64,
+) -> Result<Vec<u8>, Error> {
+    let mut bytes = vec![0; len_bytes as usize];
+    let drive = DriveIndex(index as u16);
+    run_all(drives, &mut [DriveCommand::Read { drive, offset_bytes, into: &mut bytes }])?;
+    Ok(bytes)
+}
