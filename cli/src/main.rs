@@ -9,6 +9,7 @@ mod checkpoint;
 mod command_line;
 mod config;
 mod context;
+mod drive_files;
 mod error;
 mod interrupt;
 mod log;

@@ -21,6 +21,7 @@ use tempfile::TempPath;
 use super::Subcommand;
 use crate::checkpoint::resolve;
 use crate::context::Context;
+use crate::drive_files;
 use crate::error::CommandError;
 use crate::options::Group;
 use crate::output::{self, Output, plain};
@@ -101,6 +102,8 @@ impl Subcommand for Restore {
         if let Some(target) = existing.filter(|_| !self.force) {
             return Err(exists(&target.path));
         }
+        let paths = targets.iter().map(|target| target.path.as_path());
+        drive_files::refuse(paths, &context.drives()?)?;
         interrupt.defer();
         let started = Instant::now();
         let data_bytes = targets.iter().map(|target| target.end_bytes - target.start_bytes).sum();
