@@ -146,12 +146,16 @@ struct stn_cqe {
 };
 
 /* stn_pool_opts.flags */
-#define STN_POOL_READ_ONLY 1u /* list and restore only; several processes may do it at once. Drives
-                                 may be missing: what needs them cannot be restored */
+#define STN_POOL_READ_ONLY 1u /* list and restore only; any number of processes may, also beside one
+                                 that writes. Drives may be missing: what needs them cannot be
+                                 restored */
 #define STN_POOL_DEGRADED 2u  /* allow writes while drives are missing. A drive that was left out
                                  is refused until it is re-admitted */
 #define STN_POOL_FALL_BACK 4u /* open the generation before the newest one where that cannot be read.
                                  Opened for writing, what was committed later is lost */
+#define STN_POOL_TAKE_OVER 8u /* take the drives from an owner on another host, or in another
+                                 container, that has ended: what it still writes fails. An owner
+                                 whose end is certain needs no flag */
 
 /* stn_pool_opts.huge_pages: pages of session memory. SPDK drives always need huge ones. */
 #define STN_HUGE_REQUIRED 0  /* huge pages or an error */
@@ -767,6 +771,8 @@ int64_t stn_save(stn_pool *pool, const struct stn_save_opts *opts);
  *   -EOWNERDEAD       pool belongs to the process that this one was forked from
  *   -EBUSY            another thread is closing the pool
  *   -EIO              a drive failed a command; another errno may say how
+ *   -ESTALE           another process, which owns the pool, removed it meanwhile: nothing of what
+ *                     was read counts
  *   -STN_E_DAMAGED    what was read is not what was written; stn_last_error() names it
  *   -STN_E_REMOVED    a drive is gone
  *   -STN_E_SHORT      a drive is shorter than it was
@@ -999,6 +1005,7 @@ int stn_begin(stn_session *session, const struct stn_begin_opts *opts, uint64_t 
  *   -EBADF            session is not a session
  *   -EOWNERDEAD       session belongs to the process that this one was forked from
  *   -EBUSY            another thread is inside a call on it
+ *   -ESTALE           another process, which owns the pool, removed it since the pool was opened
  *   -STN_E_DAMAGED    its metadata cannot be read on any drive
  */
 int stn_open(stn_session *session, const char *name, uint32_t participant, uint64_t *checkpoint,
@@ -1016,6 +1023,8 @@ int stn_open(stn_session *session, const char *name, uint32_t participant, uint6
  *   -EFAULT      session is NULL
  *   -EBADF       session is not a session, or checkpoint is not one of its handles
  *   -EOWNERDEAD  session belongs to the process that this one was forked from
+ *   -ESTALE      the pool is open for reading, and the process that owns it removed the checkpoint
+ *                meanwhile: nothing of what was read counts. The segment is closed
  *   -EBUSY       another thread is inside a call on it
  */
 int stn_close(stn_session *session, uint64_t checkpoint);

@@ -22,7 +22,8 @@ const DEFAULT_PKG_CONFIG_PATH: &str = "/opt/stanchion-spdk/lib/pkgconfig";
 /// it.
 const MODULES: [&str; 4] = ["spdk_nvme", "spdk_env_dpdk", "spdk_sock_posix", "spdk_syslibs"];
 
-const SHIM_SOURCES: [&str; 3] = ["shim/environment.c", "shim/controller.c", "shim/command.c"];
+const SHIM_SOURCES: [&str; 4] =
+    ["shim/environment.c", "shim/controller.c", "shim/command.c", "shim/reservation.c"];
 
 fn main() {
     for variable in ["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {

@@ -99,6 +99,9 @@ int stn_spdk_address_parse(const char *text, struct stn_spdk_address *address);
 /* Zero in a number, or NULL, means SPDK's default. */
 struct stn_spdk_connect_options {
     const char *hostnqn;
+    /* 16 bytes that name this host to reservations; a PCIe drive that knows only 8 gets the first 8. NULL: SPDK's own,
+     * and none for PCIe. */
+    const uint8_t *host_identifier;
     uint32_t num_io_queues;
     uint32_t io_queue_size;          /* default depth of a queue pair */
     uint32_t io_queue_requests;      /* default number of request objects of a queue pair */
@@ -145,6 +148,8 @@ struct stn_spdk_controller_facts {
     uint8_t mdts;                    /* Identify MDTS: power of two of minimum pages, 0 means no limit */
     bool has_volatile_write_cache;
     uint16_t atomic_write_power_fail_blocks; /* AWUPF + 1 */
+    bool has_reservations;           /* ONCS bit 5; whether a namespace has them, it says itself */
+    bool has_long_host_identifier;   /* CTRATT bit 0: 16 bytes, and reports are in the extended form */
 };
 
 void stn_spdk_controller_facts(struct stn_spdk_controller *controller, struct stn_spdk_controller_facts *facts);
@@ -218,6 +223,8 @@ struct stn_spdk_namespace_info {
     uint8_t nguid[16];               /* all zero: not reported */
     uint8_t eui64[8];                /* all zero: not reported */
     bool is_write_protected;
+    /* RESCAP; bit 0: kept over a power loss, bit 3: Write Exclusive, Registrants Only. */
+    uint8_t reservations;
 };
 
 void stn_spdk_namespace_info(struct stn_spdk_namespace *namespace_, struct stn_spdk_namespace_info *facts);
@@ -307,6 +314,43 @@ int stn_spdk_flush(struct stn_spdk_qpair *qpair, struct stn_spdk_namespace *name
  * shows whether and how it ended. -ENOENT: `target` is not at the controller. Otherwise errors as above.
  */
 int stn_spdk_abort(struct stn_spdk_qpair *qpair, struct stn_spdk_request *target, struct stn_spdk_request *request);
+
+/* ---- reservations ---- */
+
+/* What stn_spdk_reservation_register does. REPLACE and UNREGISTER do not compare the current key. */
+#define STN_SPDK_REGISTER 0u
+#define STN_SPDK_UNREGISTER 1u
+#define STN_SPDK_REPLACE 2u
+
+/* What stn_spdk_reservation_acquire does. */
+#define STN_SPDK_ACQUIRE 0u
+#define STN_SPDK_PREEMPT 1u
+#define STN_SPDK_PREEMPT_AND_ABORT 2u
+
+/*
+ * Reservation commands, as stn_spdk_flush: the same errors, and -EINVAL for an action that is not listed. The type is
+ * Write Exclusive, Registrants Only: who is registered may write, everybody may read.
+ */
+
+/* Registers this controller's host under `key`, or ends that. `persist`: the drive keeps it over a power loss. */
+int stn_spdk_reservation_register(struct stn_spdk_qpair *qpair, struct stn_spdk_namespace *namespace_,
+                                  struct stn_spdk_request *request, uint64_t key, uint32_t action, bool persist);
+
+/* Takes the reservation; a preemption takes it from who is registered under `other`, whose registration ends. */
+int stn_spdk_reservation_acquire(struct stn_spdk_qpair *qpair, struct stn_spdk_namespace *namespace_,
+                                 struct stn_spdk_request *request, uint64_t key, uint64_t other, uint32_t action);
+
+/* Gives the reservation up; registrations stay. `clear`: ends it, whoever holds it, and all registrations. */
+int stn_spdk_reservation_release(struct stn_spdk_qpair *qpair, struct stn_spdk_namespace *namespace_,
+                                 struct stn_spdk_request *request, uint64_t key, bool clear);
+
+/*
+ * Reads the Reservation Status data structure, `length` bytes of it, a multiple of 4: in the extended form where the
+ * controller has long host identifiers. For PCIe, `data` is memory of stn_spdk_dma_zmalloc. The target of SPDK before
+ * v21.07 writes beyond its own memory when a registered host is not connected: do not ask it.
+ */
+int stn_spdk_reservation_report(struct stn_spdk_qpair *qpair, struct stn_spdk_namespace *namespace_,
+                                struct stn_spdk_request *request, void *data, uint32_t length);
 
 /* ---- error injection, for tests ---- */
 

@@ -83,6 +83,7 @@ fn numbers() -> BTreeMap<&'static str, i64> {
         STN_POOL_READ_ONLY,
         STN_POOL_DEGRADED,
         STN_POOL_FALL_BACK,
+        STN_POOL_TAKE_OVER,
         STN_HUGE_REQUIRED,
         STN_HUGE_PREFERRED,
         STN_HUGE_OFF,

@@ -53,6 +53,7 @@ impl Context {
         options.mode = mode;
         options.degraded = self.options.write.degraded;
         options.fall_back = engine.fall_back;
+        options.take_over = self.options.write.take_over;
         options.huge_pages = engine.huge_pages.map_or(HugePages::Preferred, HugePages::from);
         options.reactors = engine.reactors.map(usize::from);
         options.cores = engine.cores.clone().map(|cores| cores.0);

@@ -66,6 +66,9 @@ pub struct WriteOptions {
     /// Allow writes while drives are missing; a drive that was left out must be re-admitted
     #[arg(long)]
     pub degraded: bool,
+    /// Take the pool from an owner on another host, or in another container, that has ended
+    #[arg(long)]
+    pub take_over: bool,
 }
 
 /// How the engine runs.
@@ -169,7 +172,10 @@ impl Options {
                 drives: self.drives.drives,
                 config: later.drives.config.or(self.drives.config),
             },
-            write: WriteOptions { degraded: self.write.degraded || later.write.degraded },
+            write: WriteOptions {
+                degraded: self.write.degraded || later.write.degraded,
+                take_over: self.write.take_over || later.write.take_over,
+            },
             engine: EngineOptions {
                 fall_back: later.engine.fall_back || self.engine.fall_back,
                 huge_pages: later.engine.huge_pages.or(self.engine.huge_pages),

@@ -23,6 +23,9 @@ pub struct DriveInfo {
     pub queue_depth: u32,
     /// Whether completed writes may be lost at a power cut; `None` when that is unknown.
     pub volatile_cache: Option<bool>,
+    /// Whether the drive itself keeps every other host out while one writes to it; `None` when only
+    /// trying would show it.
+    pub reservations: Option<bool>,
     /// Whether the kernel or another thread waits for the drive, so that polling may pause without
     /// delaying it.
     pub interrupt_driven: bool,

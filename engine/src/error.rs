@@ -42,6 +42,15 @@ impl IoError {
 }
 
 impl IoError {
+    /// Whether the drive refused a command because another host has reserved it.
+    pub fn is_reservation_conflict(self) -> bool {
+        match self {
+            IoError::Nvme { sct, sc, .. } => (sct, sc) == (0, 0x83),
+            IoError::Os(errno) => errno == libc::EBADE,
+            IoError::Short { .. } | IoError::Removed => false,
+        }
+    }
+
     /// Whether the drive says that the bytes themselves cannot be had any more, as opposed to a
     /// failure that another try, or another cable, may not have.
     pub fn is_damage(self) -> bool {
@@ -326,6 +335,21 @@ pub enum Error {
         /// The failure.
         detail: String,
     },
+    /// Another owner has written the pool while this one had it open.
+    #[error(
+        "pool {pool} has another owner: {detail}; nothing was committed, and a commit just before may be lost; stop one of the two, open the pool again and compare `stanchion list` with what was saved"
+    )]
+    LostOwnership {
+        /// The pool.
+        pool: Uuid,
+        /// What shows it.
+        detail: String,
+    },
+    /// A checkpoint was removed while it was read, by the process that owns the pool.
+    #[error(
+        "stale: checkpoint {0} was removed, or the pool was formatted, while it was read; nothing of it counts: run `stanchion list`, and read again what is there"
+    )]
+    Stale(String),
     /// The commit, and everything it covers, failed without harm to what was committed before.
     #[error("checkpoint {checkpoint} was not committed: {reason}")]
     NotCommitted {
@@ -426,7 +450,7 @@ impl Error {
             | Error::ForeignDrive { .. }
             | Error::StaleDrive { .. }
             | Error::Refused { .. } => ErrorKind::Refused,
-            Error::Busy { .. } => ErrorKind::Busy,
+            Error::Busy { .. } | Error::LostOwnership { .. } | Error::Stale(_) => ErrorKind::Busy,
             Error::Damaged(_) | Error::ShortDrive { .. } | Error::NewestUnreadable { .. } => {
                 ErrorKind::Damaged
             }

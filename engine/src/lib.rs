@@ -54,6 +54,7 @@ pub use units::Generation;
 // What the C library and the command need in addition.
 pub use device::health_log::{HealthLog, read_health_log};
 pub use device::kernel::{DirectIo, direct_io, try_io_uring};
+pub use device::reservation::WITHOUT_RESERVATIONS;
 pub use format::{MAJOR as FORMAT_MAJOR, MINOR as FORMAT_MINOR};
 pub use name::check_base_name;
 pub use ring::Opcode;

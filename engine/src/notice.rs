@@ -95,6 +95,13 @@ pub enum Notice {
         /// What it was, in words.
         what: String,
     },
+    /// A drive was reserved by another owner, which was shut out.
+    TakenOver {
+        /// Its serial.
+        serial: String,
+        /// Who that was, as far as it is known.
+        owner: String,
+    },
     /// A commit had reached only some drives when the pool was last used; all have it now.
     RolledForward(Generation),
 }
@@ -188,6 +195,11 @@ impl fmt::Display for Notice {
             Notice::ForeignErased { address, serial, what } => write!(
                 f,
                 "drive {address} ({serial}) held {what}, made over the pool; it was erased"
+            ),
+            Notice::TakenOver { serial, owner } => write!(
+                f,
+                "drive {serial} was reserved by {owner}: it was taken over, and nothing that this owner \
+                 still writes gets there"
             ),
             Notice::RolledForward(generation) => {
                 write!(

@@ -13,6 +13,7 @@ mod kernel_faults;
 mod membership;
 mod mirror;
 mod moved_chunks;
+mod readers;
 mod rebuild;
 mod repository;
 mod resource_limits;

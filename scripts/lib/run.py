@@ -9,7 +9,7 @@ What a run has of its own:
 - a new folder below DIR (or TMPDIR); it is also TMPDIR of the command. Only this folder is ever removed, and what was not
   there before it;
 - as root, a PID namespace: when its first process ends, the kernel ends all others in it;
-- as root, a mount namespace with a /proc, a /run/lock, a /dev/shm, a /dev/hugepages and a runtime folder of DPDK of its own,
+- as root, a mount namespace with a /proc, a /run/stanchion, a /dev/shm, a /dev/hugepages and a runtime folder of DPDK of its own,
   so that equal process ids of two runs never meet, and no lock file outlives the run;
 - the huge pages that it added with `scripts/hugepages --add`.
 
@@ -318,11 +318,12 @@ def private_mounts(shared_folders):
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     if shared_folders:
         return
-    for folder in ("/run/lock", "/run/dpdk", "/dev/shm"):
+    # Stanchion takes no lock in a folder that others may write.
+    for folder, mode in (("/run/stanchion", "0755"), ("/run/dpdk", "1777"), ("/dev/shm", "1777")):
         # Not over the run's own folder.
         if not os.environ["STANCHION_RUN_FOLDER"].startswith(folder + "/"):
             os.makedirs(folder, exist_ok=True)
-            mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+            mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, f"mode={mode}")
     try:
         os.makedirs("/dev/hugepages", exist_ok=True)
         mount("nodev", "/dev/hugepages", "hugetlbfs", 0, "pagesize=2M")

@@ -294,14 +294,15 @@ def clean_removes_folders_of_older_versions(scratch):
 
 def clean_removes_lock_files_that_nobody_holds(scratch):
     need_root()
-    held, free, other = (pathlib.Path(f"/run/lock/{name}") for name in ("stanchion-held.lock", "stanchion-free.lock", "other.lock"))
+    held, free, other = (pathlib.Path(f"/run/stanchion/{name}") for name in ("held.lock", "free.lock", "other"))
+    held.parent.mkdir(mode=0o755, exist_ok=True)
     for path in (held, free, other):
         path.write_text("")
     with open(held, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
-        expect_end(scratch.run(SCRIPTS / "clean"), 0, "stanchion-held.lock is held: left alone", "stanchion-free.lock")
+        expect_end(scratch.run(SCRIPTS / "clean"), 0, "held.lock is held: left alone", "free.lock")
         expect(held.exists() and other.exists() and not free.exists(), "the wrong ones were removed")
-    expect_end(scratch.run(SCRIPTS / "clean"), 0, "removed: /run/lock/stanchion-held.lock")
+    expect_end(scratch.run(SCRIPTS / "clean"), 0, "removed: /run/stanchion/held.lock")
     other.unlink()
     expect_nothing_left(scratch)
 

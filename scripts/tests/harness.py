@@ -85,7 +85,7 @@ class Scratch:
     @staticmethod
     def shared():
         """What runs leave in folders of the machine."""
-        patterns = ("/run/lock/stanchion-*", "/dev/shm/nvmf_trace*", "/dev/hugepages/*", "/run/dpdk/*")
+        patterns = ("/run/stanchion/*", "/dev/shm/nvmf_trace*", "/dev/hugepages/*", "/run/dpdk/*")
         return {path for pattern in patterns for path in glob.glob(pattern)}
 
     def remains(self, seconds=SETTLE_SECONDS):

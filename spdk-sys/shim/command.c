@@ -130,7 +130,7 @@ int stn_spdk_qpair_process_completions(struct stn_spdk_qpair *qpair, uint32_t ma
     return rc < 0 ? rc : rc + deferred;
 }
 
-static void on_complete(void *arg, const struct spdk_nvme_cpl *cpl)
+void stn_spdk_on_complete(void *arg, const struct spdk_nvme_cpl *cpl)
 {
     struct stn_spdk_request *request = arg;
 
@@ -151,8 +151,8 @@ static void on_complete(void *arg, const struct spdk_nvme_cpl *cpl)
 }
 
 /* Checks that SPDK can take this request and buffer; `length` 0 means no buffer. */
-static int begin_submission(struct stn_spdk_qpair *qpair, struct stn_spdk_request *request, const void *buffer,
-                            uint64_t length)
+int stn_spdk_begin_submission(struct stn_spdk_qpair *qpair, struct stn_spdk_request *request, const void *buffer,
+                              uint64_t length)
 {
     if (request->state != IDLE) {
         return -EBUSY;
@@ -169,7 +169,7 @@ static int begin_submission(struct stn_spdk_qpair *qpair, struct stn_spdk_reques
     return 0;
 }
 
-static int end_submission(struct stn_spdk_request *request, int rc)
+int stn_spdk_end_submission(struct stn_spdk_request *request, int rc)
 {
     struct stn_spdk_qpair *qpair = request->qpair;
 
@@ -207,14 +207,14 @@ int stn_spdk_write(struct stn_spdk_qpair *qpair, struct stn_spdk_namespace *name
     if (count == 0 || spdk_flags < 0) {
         return -EINVAL;
     }
-    rc = begin_submission(qpair, request, buffer, (uint64_t)count * spdk_nvme_ns_get_sector_size(ns));
+    rc = stn_spdk_begin_submission(qpair, request, buffer, (uint64_t)count * spdk_nvme_ns_get_sector_size(ns));
     if (rc != 0) {
         return rc;
     }
     /* SPDK takes a pointer to non-const and does not write through it. */
-    rc = spdk_nvme_ns_cmd_write(ns, qpair->spdk, (void *)(uintptr_t)buffer, lba, count, on_complete, request,
+    rc = spdk_nvme_ns_cmd_write(ns, qpair->spdk, (void *)(uintptr_t)buffer, lba, count, stn_spdk_on_complete, request,
                                 (uint32_t)spdk_flags);
-    return end_submission(request, rc);
+    return stn_spdk_end_submission(request, rc);
 }
 
 int stn_spdk_read(struct stn_spdk_qpair *qpair, struct stn_spdk_namespace *namespace_,
@@ -227,24 +227,25 @@ int stn_spdk_read(struct stn_spdk_qpair *qpair, struct stn_spdk_namespace *names
     if (count == 0 || spdk_flags < 0) {
         return -EINVAL;
     }
-    rc = begin_submission(qpair, request, buffer, (uint64_t)count * spdk_nvme_ns_get_sector_size(ns));
+    rc = stn_spdk_begin_submission(qpair, request, buffer, (uint64_t)count * spdk_nvme_ns_get_sector_size(ns));
     if (rc != 0) {
         return rc;
     }
-    rc = spdk_nvme_ns_cmd_read(ns, qpair->spdk, buffer, lba, count, on_complete, request, (uint32_t)spdk_flags);
-    return end_submission(request, rc);
+    rc = spdk_nvme_ns_cmd_read(ns, qpair->spdk, buffer, lba, count, stn_spdk_on_complete, request,
+                               (uint32_t)spdk_flags);
+    return stn_spdk_end_submission(request, rc);
 }
 
 int stn_spdk_flush(struct stn_spdk_qpair *qpair, struct stn_spdk_namespace *namespace_,
                    struct stn_spdk_request *request)
 {
-    int rc = begin_submission(qpair, request, NULL, 0);
+    int rc = stn_spdk_begin_submission(qpair, request, NULL, 0);
 
     if (rc != 0) {
         return rc;
     }
-    rc = spdk_nvme_ns_cmd_flush(spdk_ns(namespace_), qpair->spdk, on_complete, request);
-    return end_submission(request, rc);
+    rc = spdk_nvme_ns_cmd_flush(spdk_ns(namespace_), qpair->spdk, stn_spdk_on_complete, request);
+    return stn_spdk_end_submission(request, rc);
 }
 
 int stn_spdk_abort(struct stn_spdk_qpair *qpair, struct stn_spdk_request *target, struct stn_spdk_request *request)
@@ -254,12 +255,12 @@ int stn_spdk_abort(struct stn_spdk_qpair *qpair, struct stn_spdk_request *target
     if (target->state != OUTSTANDING || target->qpair != qpair) {
         return -ENOENT;
     }
-    rc = begin_submission(qpair, request, NULL, 0);
+    rc = stn_spdk_begin_submission(qpair, request, NULL, 0);
     if (rc != 0) {
         return rc;
     }
-    rc = spdk_nvme_ctrlr_cmd_abort_ext(qpair->controller->spdk, qpair->spdk, target, on_complete, request);
-    return end_submission(request, rc);
+    rc = spdk_nvme_ctrlr_cmd_abort_ext(qpair->controller->spdk, qpair->spdk, target, stn_spdk_on_complete, request);
+    return stn_spdk_end_submission(request, rc);
 }
 
 int stn_spdk_inject_error(struct stn_spdk_controller *controller, struct stn_spdk_qpair *qpair, uint8_t opcode,

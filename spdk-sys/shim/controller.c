@@ -12,6 +12,10 @@ _Static_assert(offsetof(struct spdk_nvme_ctrlr_data, fr) == 64, "firmware revisi
 _Static_assert(offsetof(struct spdk_nvme_ctrlr_data, mdts) == 77, "MDTS");
 _Static_assert(offsetof(struct spdk_nvme_ctrlr_data, vwc) == 525, "volatile write cache");
 _Static_assert(offsetof(struct spdk_nvme_ctrlr_data, awupf) == 528, "atomic write unit power fail");
+_Static_assert(sizeof(((struct spdk_nvme_ctrlr_opts *)0)->extended_host_id) == 16, "long host identifier");
+_Static_assert(offsetof(struct spdk_nvme_ctrlr_data, ctratt) == 96, "controller attributes");
+_Static_assert(offsetof(struct spdk_nvme_ctrlr_data, oncs) == 520, "optional commands");
+_Static_assert(offsetof(struct spdk_nvme_ns_data, nsrescap) == 31, "reservation capabilities");
 _Static_assert(offsetof(struct spdk_nvme_ns_data, noiob) == 46, "namespace optimal I/O boundary");
 _Static_assert(offsetof(struct spdk_nvme_ns_data, nguid) == 104, "NGUID");
 _Static_assert(offsetof(struct spdk_nvme_ns_data, eui64) == 120, "EUI64");
@@ -24,6 +28,10 @@ _Static_assert(sizeof(((struct stn_spdk_address *)0)->subnqn) == SPDK_NVMF_NQN_M
 /* NSATTR of identify namespace; SPDK has a name for it only since v24.01. */
 #define NSATTR_BYTE 99
 #define NSATTR_WRITE_PROTECTED 0x1
+
+/* SPDK renamed the field of ONCS. */
+#define ONCS_BYTE 520
+#define ONCS_RESERVATIONS 0x20
 
 static int parse_address(const char *text, struct spdk_nvme_transport_id *trid)
 {
@@ -86,6 +94,10 @@ int stn_spdk_controller_connect(const char *address, const struct stn_spdk_conne
             return -EINVAL;
         }
         snprintf(opts.hostnqn, sizeof(opts.hostnqn), "%s", options->hostnqn);
+    }
+    if (options->host_identifier != NULL) {
+        memcpy(opts.host_id, options->host_identifier, sizeof(opts.host_id));
+        memcpy(opts.extended_host_id, options->host_identifier, sizeof(opts.extended_host_id));
     }
     if (options->num_io_queues != 0) {
         opts.num_io_queues = options->num_io_queues;
@@ -218,6 +230,8 @@ void stn_spdk_controller_facts(struct stn_spdk_controller *controller, struct st
     facts->has_volatile_write_cache = data->vwc.present != 0;
     /* AWUPF 0xFFFF means 65536 blocks; 65535 is close enough and fits. */
     facts->atomic_write_power_fail_blocks = data->awupf == UINT16_MAX ? UINT16_MAX : (uint16_t)(data->awupf + 1);
+    facts->has_reservations = (((const uint8_t *)data)[ONCS_BYTE] & ONCS_RESERVATIONS) != 0;
+    facts->has_long_host_identifier = data->ctratt.host_id_exhid_supported != 0;
 }
 
 /* On the heap: a controller may still complete it after the timeout. */
@@ -383,4 +397,5 @@ void stn_spdk_namespace_info(struct stn_spdk_namespace *namespace_, struct stn_s
     memcpy(facts->nguid, data->nguid, sizeof(facts->nguid));
     memcpy(facts->eui64, &data->eui64, sizeof(facts->eui64));
     facts->is_write_protected = (((const uint8_t *)data)[NSATTR_BYTE] & NSATTR_WRITE_PROTECTED) != 0;
+    facts->reservations = data->nsrescap.raw;
 }

@@ -59,6 +59,16 @@ static inline int errno_of(int rc)
     return rc == -1 ? -EIO : rc;
 }
 
+/* Checks that SPDK can take this request and buffer, and marks the request; `length` 0 means no buffer. */
+int stn_spdk_begin_submission(struct stn_spdk_qpair *qpair, struct stn_spdk_request *request, const void *buffer,
+                              uint64_t length);
+
+/* The end of a submission that SPDK answered with `rc`: what the caller of the shim gets. */
+int stn_spdk_end_submission(struct stn_spdk_request *request, int rc);
+
+/* SPDK's callback of every request; `arg` is the request. */
+void stn_spdk_on_complete(void *arg, const struct spdk_nvme_cpl *cpl);
+
 /* Between a successful stn_spdk_env_init and stn_spdk_env_fini. */
 bool stn_spdk_env_is_ready(void);
 

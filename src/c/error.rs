@@ -115,7 +115,8 @@ fn number_of(error: &Error) -> c_int {
         | Error::DuplicateDrive { .. }
         | Error::StaleDrive { .. } => STN_E_DRIVES,
         Error::ShortDrive { .. } => STN_E_SHORT,
-        Error::Busy { .. } => libc::EBUSY,
+        Error::Busy { .. } | Error::LostOwnership { .. } => libc::EBUSY,
+        Error::Stale(_) => libc::ESTALE,
         Error::Refused { .. } => STN_E_REFUSED,
         Error::NoSuchCheckpoint(_) => libc::ENOENT,
         Error::CheckpointExists(_) => libc::EEXIST,

@@ -24,6 +24,8 @@ pub const STN_POOL_DEGRADED: u32 = 2;
 /// See `stanchion.h`.
 pub const STN_POOL_FALL_BACK: u32 = 4;
 /// See `stanchion.h`.
+pub const STN_POOL_TAKE_OVER: u32 = 8;
+/// See `stanchion.h`.
 pub const STN_HUGE_REQUIRED: u32 = 0;
 /// See `stanchion.h`.
 pub const STN_HUGE_PREFERRED: u32 = 1;
@@ -156,7 +158,7 @@ fn zero_is_none(value: u32) -> Option<usize> {
 /// # Safety
 /// What `opts` points to is readable.
 unsafe fn pool_options(opts: &stn_pool_opts) -> Result<PoolOptions, CallError> {
-    let known = STN_POOL_READ_ONLY | STN_POOL_DEGRADED | STN_POOL_FALL_BACK;
+    let known = STN_POOL_READ_ONLY | STN_POOL_DEGRADED | STN_POOL_FALL_BACK | STN_POOL_TAKE_OVER;
     ffi::known_flags(opts.flags, known, "flags")?;
     // SAFETY: the caller's promise.
     let drives = unsafe { addresses(opts.drives, opts.drive_count)? };
@@ -171,6 +173,7 @@ unsafe fn pool_options(opts: &stn_pool_opts) -> Result<PoolOptions, CallError> {
     }
     options.degraded = opts.flags & STN_POOL_DEGRADED != 0;
     options.fall_back = opts.flags & STN_POOL_FALL_BACK != 0;
+    options.take_over = opts.flags & STN_POOL_TAKE_OVER != 0;
     options.huge_pages = match opts.huge_pages {
         STN_HUGE_REQUIRED => HugePages::Required,
         STN_HUGE_PREFERRED => HugePages::Preferred,

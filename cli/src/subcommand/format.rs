@@ -6,7 +6,8 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stanchion_engine::host::safety::volatile_place;
 use stanchion_engine::{
-    Content, DriveAddress, FormatOptions, FormatReport, Notice, Redundancy, Survey, format_pool,
+    Content, DriveAddress, FormatOptions, FormatReport, Notice, Redundancy, Survey,
+    WITHOUT_RESERVATIONS, format_pool,
     survey,
 };
 
@@ -53,6 +54,9 @@ pub struct Format {
     /// Destroy a pool with checkpoints, or other data
     #[arg(long)]
     force: bool,
+    /// Take drives from an owner on another host, or in another container, that has ended
+    #[arg(long)]
+    take_over: bool,
     /// Show what is there and what would be refused; write nothing
     #[arg(long)]
     dry_run: bool,
@@ -152,9 +156,15 @@ impl Subcommand for Format {
             chunk_bytes: self.chunk_size,
             redundancy: self.redundancy.into(),
             create_bytes: self.size,
+            take_over: self.take_over,
             force: self.force,
             ..FormatOptions::new(addresses)
         })?;
+        let without: Vec<&str> = made.without_reservations.iter().map(String::as_str).collect();
+        if !without.is_empty() {
+            let drives = without.join(", ");
+            output.notice("no_reservations", format_args!("{drives}: {WITHOUT_RESERVATIONS}"));
+        }
         if output.json {
             let pool = Some(PoolRecord::from(&made));
             return output.document(Self::NAME, &Report { dry_run: false, surveys, pool });

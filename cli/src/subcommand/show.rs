@@ -60,6 +60,7 @@ struct DriveRecord {
     back_end: &'static str,
     capacity_bytes: u64,
     volatile_cache: Option<bool>,
+    reservations: Option<bool>,
     /// "member", "absent" or "rebuilding".
     state: &'static str,
 }
@@ -117,6 +118,7 @@ fn show_pool(pool: &Pool, output: Output) -> Result<(), CommandError> {
             back_end: drive.back_end,
             capacity_bytes: drive.capacity_bytes,
             volatile_cache: drive.volatile_cache,
+            reservations: drive.reservations,
             state: drive_state(drive.state),
         })
         .collect();
@@ -148,10 +150,25 @@ fn show_pool(pool: &Pool, output: Output) -> Result<(), CommandError> {
         output::size(info.capacity_bytes),
         output::size(info.chunk_bytes),
     ))?;
-    let header = ["SERIAL", "ADDRESS", "MODEL", "SIZE", "BACK END", "VOLATILE CACHE", "STATE"];
+    let header = [
+        "SERIAL",
+        "ADDRESS",
+        "MODEL",
+        "SIZE",
+        "BACK END",
+        "VOLATILE CACHE",
+        "RESERVATIONS",
+        "STATE",
+    ];
     let mut table = output::table(&header, &["SIZE"]);
     for drive in drives {
-        let cache = drive.volatile_cache.map_or("unknown", |yes| if yes { "yes" } else { "no" });
+        let yes_or_no = |known: Option<bool>| match known {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "unknown",
+        };
+        let (cache, reservations) =
+            (yes_or_no(drive.volatile_cache), yes_or_no(drive.reservations));
         table.add_row([
             plain(&drive.serial),
             plain(&drive.address),
@@ -159,6 +176,7 @@ fn show_pool(pool: &Pool, output: Output) -> Result<(), CommandError> {
             output::size(drive.capacity_bytes),
             drive.back_end.to_owned(),
             cache.to_owned(),
+            reservations.to_owned(),
             drive.state.to_owned(),
         ]);
     }

@@ -12,9 +12,11 @@
 use std::cell::RefCell;
 use std::ops::Deref;
 
+use super::failure::CommitFailure;
 use super::labels::write_labels;
 use super::order;
 use super::plan::Plan;
+use super::rival::{self, Known};
 use crate::drives::{Drives, flush_all};
 use crate::error::{Error, IoError};
 use crate::format::{DriveState, Label, Owner};
@@ -132,6 +134,26 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         Ended { open, result }
     }
 
+    /// Looks whether another owner writes the pool, too. If so, the pool is poisoned.
+    pub(crate) fn look(&mut self, drives: &mut dyn Drives) -> Result<(), Error> {
+        let (label, newest, next) = self.state.with_state(|state| {
+            state.check_poison()?;
+            let root = state.root();
+            let newest = Some((root.generation, root.id()));
+            Ok::<_, Error>((state.label().clone(), newest, state.next_generation()))
+        })?;
+        let looked = rival::look(Known { label: &label, newest, next }, drives);
+        looked.map_err(|failure| self.fail(failure))
+    }
+
+    /// The error of a failed step, after which the pool may be poisoned.
+    fn fail(&self, failure: CommitFailure) -> Error {
+        if let Some(what) = failure.poison() {
+            self.state.with_state(|state| state.poison(what, failure.error.to_string()));
+        }
+        failure.error
+    }
+
     /// Makes the next generation without a checkpoint. Nobody begins to read it meanwhile; a
     /// restore that has begun refuses the removal.
     pub(crate) fn remove(
@@ -189,10 +211,7 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
                 Err(failure) => failure,
             };
             if skipped == MOST_SKIPPED || !failure.is_of_one_place(is_opening) {
-                if let Some(what) = failure.poison() {
-                    self.state.with_state(|state| state.poison(what, failure.error.to_string()));
-                }
-                return Err(failure.error);
+                return Err(self.fail(failure));
             }
             self.state.with_state(State::skip_generation);
             skipped += 1;

@@ -4,6 +4,7 @@
 //!
 //! - [`plan`]: the contents of one generation.
 //! - [`order`]: the order in which they reach the drives.
+//! - [`rival`]: whether another owner writes the pool, too.
 //! - [`committer`]: the steps around it: who may commit, when the state adopts the new generation,
 //!   and when it is unknown what is durable.
 //! - [`labels`]: what is written around the generations: a new pool, a changed label, a drive that
@@ -13,9 +14,11 @@
 //! crashes the steps that a real pool takes.
 
 mod committer;
+mod failure;
 mod labels;
 mod order;
 mod plan;
+mod rival;
 #[cfg(test)]
 mod tests;
 

@@ -1,75 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The order in which a new generation reaches the drives.
 //!
-//! 1. Metadata (segment tables, manifests, the whole catalogue) to every drive. Data chunks were
-//!    written and completed before. "Every drive" means each that the label does not call absent.
+//! 1. A look at one drive's root ring, which shows whether another owner writes the pool, too (see
+//!    [`rival`]). Then metadata (segment tables, manifests, the whole catalogue) to every drive.
+//!    Data chunks were written and completed before. "Every drive" means each that the label does
+//!    not call absent.
 //! 2. Flush every drive. From here on everything that the new root names is durable everywhere.
-//! 3. The root's front copy to every drive, durable when it completes.
-//! 4. The root's back copy likewise.
+//! 3. The same look again.
+//! 4. The root's front copy to every drive, durable when it completes.
+//! 5. The root's back copy likewise.
 //!
 //! Each step starts only after the step before succeeded on every drive. So a root on any drive
 //! means that everything that it names is durable on all drives: one valid root is enough evidence
-//! for recovery. A failure in step 1 leaves the pool as it was. After a failure in steps 2 to 4 it
-//! is unknown what is durable: the pool refuses writes until it is opened again.
+//! for recovery. A failed write in step 1, or a look that cannot be had, leaves the pool as it was.
+//! After a failure in the other steps it is unknown what is durable, or the pool is another
+//! owner's: it refuses writes until it is opened again.
 
+use super::failure::{CommitFailure, Stage};
 use super::plan::Plan;
+use super::rival::{self, Known};
 use crate::drives::{DriveCommand, Drives, flush_all, io_error, run_all};
-use crate::error::{Error, IoError};
+use crate::error::Error;
 use crate::format::Zone;
 use crate::planted::{Bug, planted};
 use crate::units::DriveIndex;
-
-/// The step of a commit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Stage {
-    Metadata,
-    /// Of the metadata, only the catalogue could not be written.
-    Catalogue,
-    Flush,
-    Root,
-}
-
-/// A commit that failed.
-#[derive(Debug)]
-pub(super) struct CommitFailure {
-    pub(super) stage: Stage,
-    pub(super) error: Error,
-}
-
-impl CommitFailure {
-    /// Whether the next generation, whose catalogue and roots lie elsewhere, may succeed where this
-    /// one failed. After a root write that holds only for the generation that an opening makes: it
-    /// has the same checkpoints as the one before, so it does not matter which of the two is found.
-    pub(super) fn is_of_one_place(&self, is_opening: bool) -> bool {
-        let is_gone = matches!(self.error, Error::Io { source: IoError::Removed, .. });
-        match self.stage {
-            Stage::Catalogue => !is_gone,
-            Stage::Root => is_opening && !is_gone,
-            Stage::Metadata | Stage::Flush => false,
-        }
-    }
-
-    /// The reason to poison the pool; `None` when the failure left it as it was.
-    pub(super) fn poison(&self) -> Option<&'static str> {
-        match self.stage {
-            Stage::Metadata | Stage::Catalogue => None,
-            Stage::Flush => Some("flush"),
-            Stage::Root => Some("root write"),
-        }
-    }
-}
 
 /// Carries out the plan.
 pub(super) fn run(plan: &Plan, drives: &mut dyn Drives) -> Result<(), CommitFailure> {
     if planted(Bug::RootFirst) {
         write_roots(plan, drives, Zone::Front)?;
     }
+    look(plan, drives)?;
     write_metadata(plan, drives)?;
     if !planted(Bug::SkipFlush) {
         flush(plan, drives)?;
     }
+    look(plan, drives)?;
     write_roots(plan, drives, Zone::Front)?;
     write_roots(plan, drives, Zone::Back)
+}
+
+/// Whether the pool has another owner.
+fn look(plan: &Plan, drives: &mut dyn Drives) -> Result<(), CommitFailure> {
+    if !plan.is_watched {
+        return Ok(());
+    }
+    let known = Known { label: &plan.label, newest: plan.before, next: plan.generation() };
+    rival::look(known, drives)
 }
 
 fn write_metadata(plan: &Plan, drives: &mut dyn Drives) -> Result<(), CommitFailure> {
@@ -83,22 +60,21 @@ fn write_metadata(plan: &Plan, drives: &mut dyn Drives) -> Result<(), CommitFail
         }));
     }
     let statuses = drives.run(&mut batch);
-    let failed =
+    let failures =
         batch.iter().zip(statuses).filter_map(|(command, s)| s.err().map(|e| (command, e)));
     let is_catalogue = |command: &DriveCommand<'_>| {
         command.offset_bytes() == plan.change.root.catalogue.offset_bytes
     };
     // What is worst comes first.
-    let worst = failed.min_by_key(|(command, _)| is_catalogue(command));
+    let worst = failures.min_by_key(|(command, _)| is_catalogue(command));
     worst.map_or(Ok(()), |(command, source)| {
         let stage = if is_catalogue(command) { Stage::Catalogue } else { Stage::Metadata };
-        Err(CommitFailure { stage, error: io_error(drives, command, source) })
+        Err(failed(plan, stage, io_error(drives, command, source)))
     })
 }
 
 fn flush(plan: &Plan, drives: &mut dyn Drives) -> Result<(), CommitFailure> {
-    flush_all(drives, plan.label.live())
-        .map_err(|error| CommitFailure { stage: Stage::Flush, error })
+    flush_all(drives, plan.label.live()).map_err(|error| failed(plan, Stage::Flush, error))
 }
 
 fn write_roots(plan: &Plan, drives: &mut dyn Drives, zone: Zone) -> Result<(), CommitFailure> {
@@ -122,5 +98,18 @@ fn write_roots(plan: &Plan, drives: &mut dyn Drives, zone: Zone) -> Result<(), C
             durable: true,
         })
         .collect();
-    run_all(drives, &mut batch).map_err(|error| CommitFailure { stage: Stage::Root, error })
+    run_all(drives, &mut batch).map_err(|error| failed(plan, Stage::Root, error))
+}
+
+/// The failure of a step. In whatever step a drive says that it is reserved by another owner, this
+/// one has lost the pool.
+fn failed(plan: &Plan, stage: Stage, error: Error) -> CommitFailure {
+    match error {
+        Error::Io { serial, source, .. } if source.is_reservation_conflict() => {
+            let detail = format!("drive {serial} is reserved by another owner ({source})");
+            let error = Error::LostOwnership { pool: plan.label.pool, detail };
+            CommitFailure { stage: Stage::Ownership, error }
+        }
+        error => CommitFailure { stage, error },
+    }
 }

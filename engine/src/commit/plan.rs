@@ -26,6 +26,10 @@ pub(crate) struct Plan {
     pub(super) metadata: Vec<MetaWrite>,
     /// Defines which drives take part.
     pub(super) label: Label,
+    /// The generation before, and the id of its root; `None` where the drives need not all have it.
+    pub(super) before: Option<(Generation, [u8; 16])>,
+    /// Whether another owner may write the pool, too; nobody has a pool that is being made.
+    pub(super) is_watched: bool,
     /// How the state changes once the plan is carried out. Its root is that of the generation.
     pub(crate) change: Change,
 }
@@ -75,6 +79,8 @@ impl Plan {
         state.check_poison()?;
         let mut plan = Plan::new(state, Vec::new(), Gone::default(), Vec::new(), now_unix_ns);
         if let Some((epoch, owner)) = opening {
+            // The newest root may be on one drive only: this generation brings it to all.
+            plan.before = None;
             plan.change.root.epoch = epoch;
             plan.change.root.owner = owner.clone();
         }
@@ -111,7 +117,13 @@ impl Plan {
             owner: Owner::default(),
         };
         let change = Change { root, added: Vec::new(), removed: None, consumed: Vec::new() };
-        Plan { metadata: vec![catalogue], label: label.clone(), change }
+        Plan {
+            metadata: vec![catalogue],
+            label: label.clone(),
+            before: None,
+            is_watched: false,
+            change,
+        }
     }
 
     fn new(
@@ -144,7 +156,9 @@ impl Plan {
             committed_unix_ns: now_unix_ns,
             owner: state.root().owner.clone(),
         };
-        Plan { metadata, label, change: Change { root, added, removed, consumed } }
+        let before = Some((state.root().generation, state.root().id()));
+        let change = Change { root, added, removed, consumed };
+        Plan { metadata, label, before, is_watched: true, change }
     }
 
     /// The generation that it makes.

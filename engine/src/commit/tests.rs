@@ -118,7 +118,7 @@ impl Drives for Recorded<'_> {
 }
 
 #[test]
-fn metadata_then_flush_then_front_roots_then_back_roots() {
+fn a_look_then_metadata_then_flush_then_a_look_then_front_roots_then_back_roots() {
     let Pool { mut drives, state, .. } = pool(2);
     let mut committer = Committer::new(&state);
     make_ready(&mut committer, &state, &spec(1, 3));
@@ -134,7 +134,10 @@ fn metadata_then_flush_then_front_roots_then_back_roots() {
     // A table and a manifest of each, and the catalogue.
     let metadata = vec![["0: write".to_owned(), "1: write".to_owned()]; 5].concat();
     let flush = vec!["0: flush".to_owned(), "1: flush".to_owned()];
-    assert_eq!(recorded.batches, [metadata, flush, roots(Zone::Front), roots(Zone::Back)]);
+    // At the slots of this generation and of the one before, on one drive.
+    let look = vec!["0: read".to_owned(); 2];
+    let roots = [roots(Zone::Front), roots(Zone::Back)];
+    assert_eq!(recorded.batches, [&[look.clone(), metadata, flush, look][..], &roots].concat());
 }
 
 #[test]
@@ -142,7 +145,7 @@ fn trainers_begin_during_a_commit_and_get_no_space_that_it_frees() {
     let Pool { mut drives, state, .. } = pool(1);
     let mut committer = Committer::new(&state);
     let all = state.borrow().free_slots()[0];
-    make_ready(&mut committer, &state, &spec(1, all - 4));
+    make_ready(&mut committer, &state, &spec(1, all - 6));
     committer.commit_ready(&mut drives, &sums, 0).result.unwrap();
     committer.remove(&mut drives, &spec(1, 0).name, 0).unwrap();
 
@@ -152,13 +155,13 @@ fn trainers_begin_during_a_commit_and_get_no_space_that_it_frees() {
         step += 1;
         begin(&state, &spec(step, 1), Uuid::from_u128(step.into()), no_reclaim).unwrap();
         // The space of what the generation before removed is still in use.
-        let too_much = begin(&state, &spec(99, 4), Uuid::nil(), || Err(Error::ReadOnly));
+        let too_much = begin(&state, &spec(99, 6), Uuid::nil(), || Err(Error::ReadOnly));
         assert!(matches!(too_much, Err(Error::ReadOnly)), "{too_much:?}");
     };
     let mut busy = Recorded { drives: &mut drives, batches: Vec::new(), before: &mut before };
     assert_eq!(committer.reclaim(&mut busy, 0).unwrap(), Generation(4));
-    assert_eq!(step, 14, "one in each step of the order");
-    assert_eq!(state.borrow().free_slots()[0], all - 4);
+    assert_eq!(step, 16, "one in each step of the order");
+    assert_eq!(state.borrow().free_slots()[0], all - 6);
 }
 
 #[test]

@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 
+use super::reservation::Reservations;
 use crate::drive_info::DriveInfo;
 use crate::error::{Error, IoError};
 use crate::memory::{DmaSlice, Region};
@@ -95,4 +96,10 @@ pub trait Device: Send {
 
     /// Commands accepted and not yet taken from `poll`.
     fn in_flight(&self) -> u32;
+
+    /// The drive's reservations, if it may have them. Not on the hot path; nothing is in flight.
+    /// Dropping the device gives up what was taken.
+    fn reservations(&mut self) -> Option<&mut dyn Reservations> {
+        None
+    }
 }

@@ -32,6 +32,7 @@ impl MissingDrive {
                 max_transfer_bytes: DEFAULT_CHUNK_BYTES,
                 queue_depth: 1,
                 volatile_cache: None,
+                reservations: Some(false),
                 interrupt_driven: true,
                 needs_huge_pages: false,
                 origin: crate::drive_info::Origin::default(),

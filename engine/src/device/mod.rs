@@ -11,6 +11,7 @@ pub(crate) mod missing;
 mod open;
 mod open_mode;
 mod regions;
+pub mod reservation;
 pub(crate) mod retrying;
 #[cfg(any(test, feature = "internals"))]
 pub mod sim;

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::reservation::Reservations;
 use super::status::{self, Action};
 use super::{Command, Completion, Device, DmaSlice, DriveInfo, Operation, SubmitError};
 use crate::error::{Error, IoError};
@@ -209,6 +210,10 @@ impl Device for Retrying {
 
     fn in_flight(&self) -> u32 {
         (self.attempts.len() - self.free.len()) as u32
+    }
+
+    fn reservations(&mut self) -> Option<&mut dyn Reservations> {
+        self.device.reservations()
     }
 }
 

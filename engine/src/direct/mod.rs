@@ -103,6 +103,11 @@ impl DirectDrives {
         Ok(DirectDrives { devices, info, arena, slots, free_slots, parker: None })
     }
 
+    /// The devices, between two batches: nothing is in flight.
+    pub(crate) fn devices_mut(&mut self) -> &mut [Box<dyn Device>] {
+        &mut self.devices
+    }
+
     /// Sleeps on `parker` when idle. On a core that a reactor polls, a thread that only yields runs
     /// when the reactor's time slice is over, once for each step of a commit; one that slept runs
     /// at once.

@@ -9,6 +9,7 @@ pub(crate) mod location;
 pub(crate) mod lock;
 pub mod lock_files;
 pub(crate) mod origin;
+pub(crate) mod owner;
 pub mod pci;
 pub mod safety;
 pub(crate) mod sysfs;

@@ -14,15 +14,15 @@ use crate::direct::DirectDrives;
 use crate::drives::Drives as _;
 use crate::error::Error;
 use crate::format::{DriveEntry, DriveState, Label};
-use crate::host::lock::{PoolLock, Sharing};
 use crate::host::safety::{self, Findings};
 use crate::memory::HugePages;
 use crate::pool::content::{Content, Survey, read_content};
 use crate::pool::context::new_id;
 use crate::pool::foreign;
 use crate::pool::format::label_serial;
-use crate::pool::open::{in_order, metadata_pages, open_usable};
+use crate::pool::open::{in_order, lock_pool, metadata_pages, open_usable};
 use crate::pool::options::{PoolMode, PoolOptions};
+use crate::pool::ownership::Ownership;
 use crate::pool::same_drive;
 use crate::recover::labels::read_labels;
 use crate::recover::membership::Membership;
@@ -66,8 +66,12 @@ pub fn admit(options: &PoolOptions, replacement: &Replacement) -> Result<Admissi
     let Replacement { drive, replaces, force } = replacement;
     options.drives.retain(|address| address != drive);
     options.mode = PoolMode::ReadWrite;
-    let wanted =
-        Wanted { replaces: replaces.as_deref(), force: *force, degraded: options.degraded };
+    let wanted = Wanted {
+        replaces: replaces.as_deref(),
+        force: *force,
+        degraded: options.degraded,
+        take_over: options.take_over,
+    };
     options.degraded = true;
     // `force` is about the newcomer only.
     options.erase_foreign = false;
@@ -93,7 +97,7 @@ pub fn admit_on(
     force: bool,
     degraded: bool,
 ) -> Result<Admission, Error> {
-    let wanted = Wanted { replaces, force, degraded };
+    let wanted = Wanted { replaces, force, degraded, take_over: false };
     admit_checked(devices, newcomer, Findings::default(), &PoolOptions::new(Vec::new()), wanted)
 }
 
@@ -104,6 +108,8 @@ struct Wanted<'a> {
     force: bool,
     /// Other drives may be missing.
     degraded: bool,
+    /// Other owners are shut out.
+    take_over: bool,
 }
 
 fn admit_checked(
@@ -118,13 +124,15 @@ fn admit_checked(
     let pages = [metadata_pages(&devices), metadata_pages(&alone)];
     let pages = if pages.contains(&HugePages::Required) { HugePages::Required } else { pages[0] };
     let mut given = DirectDrives::new(devices, pages)?;
+    let _ownership = Ownership::take(&mut given, wanted.take_over, &mut Vec::new())?;
     let found = identify(&mut given, true, &mut Vec::new())?;
     foreign::check(&mut given, &found, options, &mut Vec::new())?;
     let Identified { membership, .. } = found;
-    let _lock = PoolLock::take(membership.label.pool, Sharing::Exclusive)?;
+    let _lock = lock_pool(membership.label.pool)?;
     let mut drives = DirectDrives::new(in_order(given.into_devices(), &membership), pages)?;
 
     let mut alone = DirectDrives::new(alone, pages)?;
+    let _newcomers = Ownership::take(&mut alone, wanted.take_over, &mut Vec::new())?;
     let info = alone.info()[0].clone();
     let content = read_content(&mut alone, 0)?;
     let own_label = match content {

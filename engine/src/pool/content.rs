@@ -11,13 +11,12 @@ use uuid::Uuid;
 use crate::device::DriveInfo;
 use crate::drives::{DriveCommand, Drives, run_all};
 use crate::error::Error;
-use crate::format::{Catalogue, DriveEntry, DriveState, Label, Root};
+use crate::format::{Catalogue, Root};
 use crate::host::safety::Findings;
 use crate::limits::BLOCK_BYTES;
 use crate::pool::foreign::{beside_label, own_blocks, read_ends};
 use crate::recover::labels::read_labels;
-use crate::recover::newest::choose_generation;
-use crate::recover::roots::read_roots;
+use crate::recover::one_drive;
 use crate::units::DriveIndex;
 
 /// What a drive holds.
@@ -115,7 +114,7 @@ pub(super) fn read_content(drives: &mut dyn Drives, index: usize) -> Result<Cont
     match read_labels(drives, index) {
         Ok(labels) => {
             let label = &labels.label;
-            let checkpoints = count_checkpoints(drives, index, label);
+            let checkpoints = one_drive::count_checkpoints(drives, index, label);
             if let Some(what) = beside_label(drives, index, label)? {
                 let count = checkpoints.map_or_else(|| "?".to_owned(), |count| count.to_string());
                 let pool = label.pool;
@@ -187,46 +186,6 @@ fn read_catalogue(drives: &mut dyn Drives, index: usize, root: &Root) -> Option<
     }
     let bytes = read_bytes(drives, index, extent.offset_bytes, extent.stored_bytes()).ok()?;
     Catalogue::decode(&bytes, extent, root.pool).ok()
-}
-
-/// Each drive has the whole catalogue, so one drive is enough to count the checkpoints.
-fn count_checkpoints(drives: &mut dyn Drives, index: usize, label: &Label) -> Option<usize> {
-    let entry = label.drive().clone();
-    let entry = DriveEntry { state: DriveState::Member, ..entry };
-    let alone = Label {
-        copies: 1,
-        table_copies: 1,
-        drives: vec![entry],
-        index: DriveIndex(0),
-        ..label.clone()
-    };
-    let mut only = OneDrive { drives, index };
-    let roots = read_roots(&mut only, &alone).ok()?;
-    let newest = choose_generation(&mut only, &alone, &roots).ok()?;
-    // The newest generation may hold more than this one.
-    newest.given_up.is_none().then_some(newest.catalogue.entries.len())
-}
-
-/// One of several drives, as drive 0.
-struct OneDrive<'a> {
-    drives: &'a mut dyn Drives,
-    index: usize,
-}
-
-impl Drives for OneDrive<'_> {
-    fn info(&self) -> &[DriveInfo] {
-        &self.drives.info()[self.index..=self.index]
-    }
-
-    fn run(&mut self, batch: &mut [DriveCommand<'_>]) -> Vec<Result<(), crate::IoError>> {
-        for command in batch.iter_mut() {
-            let (DriveCommand::Read { drive, .. }
-            | DriveCommand::Write { drive, .. }
-            | DriveCommand::Flush { drive }) = command;
-            *drive = DriveIndex(self.index as u16);
-        }
-        self.drives.run(batch)
-    }
 }
 
 fn read_bytes(

@@ -150,6 +150,13 @@ impl PoolContext {
         Ok(())
     }
 
+    /// Whether every drive that takes part keeps other owners out by itself.
+    pub(crate) fn is_reserved(&self) -> bool {
+        let state = self.state();
+        let has = |drive: DriveIndex| self.info[drive.as_usize()].reservations == Some(true);
+        state.label().live().all(has)
+    }
+
     /// Poisons the pool when another host has reserved one of its drives: nothing is committed
     /// then.
     pub(crate) fn poison_if_foreign(&self) {

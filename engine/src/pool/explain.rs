@@ -21,7 +21,10 @@ impl Pool {
             Err(error) => return error,
         };
         match self.open.read_segment_table(&hold, participant) {
-            Ok(table) => explain(self, name, &table, 0, completion),
+            Ok(table) => {
+                let error = explain(self, name, &table, 0, completion);
+                self.open.or_stale(hold.committed(), error)
+            }
             Err(error) => error,
         }
     }

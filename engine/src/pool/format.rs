@@ -14,13 +14,14 @@ use crate::error::Error;
 use crate::format::{
     DriveEntry, DriveState, Features, Label, Layout, MAX_SERIAL_BYTES, Redundancy, table_copies_of,
 };
-use crate::host::lock::{PoolLock, Sharing};
+use crate::host::lock::PoolLock;
 use crate::host::safety::{self, Findings, place};
 use crate::limits::{DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES};
 use crate::placement;
 use crate::pool::content::{Content, Survey, read_content};
 use crate::pool::context::{new_id, unix_ns};
-use crate::pool::open::{metadata_pages, open_devices};
+use crate::pool::open::{lock_pool, metadata_pages, open_devices};
+use crate::pool::ownership::Ownership;
 use crate::pool::same_drive;
 use crate::units::DriveIndex;
 
@@ -35,6 +36,8 @@ pub struct FormatOptions {
     pub redundancy: Redundancy,
     /// The size of files that do not exist; without it a file must exist.
     pub create_bytes: Option<u64>,
+    /// Take drives from another owner: see [`crate::PoolOptions::take_over`].
+    pub take_over: bool,
     /// Destroy a pool with checkpoints, or other data. A drive in use is refused all the same.
     pub force: bool,
 }
@@ -47,6 +50,7 @@ impl FormatOptions {
             chunk_bytes: None,
             redundancy: Redundancy::None,
             create_bytes: None,
+            take_over: false,
             force: false,
         }
     }
@@ -65,6 +69,8 @@ pub struct FormatReport {
     pub redundancy: Redundancy,
     /// Its drives.
     pub drives: Vec<DriveEntry>,
+    /// Serials of drives that have no reservations: see [`crate::WITHOUT_RESERVATIONS`].
+    pub without_reservations: Vec<String>,
 }
 
 /// Checks drives and changes nothing.
@@ -149,7 +155,7 @@ pub fn format_on(
     let pages = metadata_pages(&devices);
     let mut drives = DirectDrives::new(devices, pages)?;
     let info = drives.info().to_vec();
-    let mut locks: Vec<(Uuid, PoolLock)> = Vec::new();
+    let mut locks: Vec<(Uuid, Option<PoolLock>)> = Vec::new();
     for (index, info) in info.iter().enumerate() {
         let before = &drives.info()[..index];
         same_drive::refuse_same(info, before)?;
@@ -160,11 +166,12 @@ pub fn format_on(
         if let Content::Pool { pool, .. } = content
             && locks.iter().all(|(locked, _)| *locked != pool)
         {
-            locks.push((pool, PoolLock::take(pool, Sharing::Exclusive)?));
+            locks.push((pool, lock_pool(pool)?));
         }
         Survey::of(info, content, Findings::default()).check(options.force)?;
     }
     let label = plan_label(&info, options)?;
+    let _ownership = Ownership::take(&mut drives, options.take_over, &mut Vec::new())?;
     make_pool(&mut drives, &label)?;
     same_drive::read_back(&mut drives, &label)?;
     Ok(FormatReport {
@@ -172,6 +179,11 @@ pub fn format_on(
         chunk_bytes: label.layout.chunk_bytes(),
         capacity_bytes: capacity_bytes(&label),
         redundancy: label.redundancy(),
+        without_reservations: info
+            .iter()
+            .filter(|info| info.reservations == Some(false))
+            .map(|info| info.serial.clone())
+            .collect(),
         drives: label.drives,
     })
 }

@@ -77,6 +77,7 @@ impl Pool {
                 capacity_bytes: entry.capacity_bytes,
                 state: entry.state,
                 volatile_cache: info.volatile_cache,
+                reservations: info.reservations,
             });
         PoolInfo {
             pool: label.pool,

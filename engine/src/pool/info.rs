@@ -54,6 +54,9 @@ pub struct PoolDrive {
     pub state: DriveState,
     /// Whether completed writes may be lost at a power cut before a flush.
     pub volatile_cache: Option<bool>,
+    /// Whether the drive itself keeps other hosts out while one has the pool open for writing;
+    /// `None` when only trying would show it.
+    pub reservations: Option<bool>,
 }
 
 /// A committed checkpoint.

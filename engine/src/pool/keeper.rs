@@ -140,6 +140,11 @@ impl Keeper {
         self.committer.remove(&mut self.drives, name, unix_ns())
     }
 
+    /// Looks whether another owner writes the pool, too.
+    pub(crate) fn look(&mut self) -> Result<(), Error> {
+        self.committer.look(&mut self.drives)
+    }
+
     /// Frees the space of what the last generation removed.
     pub(crate) fn reclaim(&mut self) -> Result<Generation, Error> {
         self.context.poison_if_foreign();

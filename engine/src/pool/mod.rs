@@ -14,6 +14,7 @@ pub(crate) mod keeper;
 pub(crate) mod open;
 pub(crate) mod open_pool;
 mod options;
+mod ownership;
 mod same_drive;
 mod threads;
 mod verify;

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use crate::address::DriveAddress;
 use crate::device::missing::MissingDrive;
 use crate::device::retrying::Retrying;
@@ -10,16 +12,19 @@ use crate::device::{self, Device, DriveInfo, OpenMode};
 use crate::direct::DirectDrives;
 use crate::drives::Drives as _;
 use crate::error::{Error, ErrorKind};
-use crate::format::{Layout, Owner, OwnerProcess};
-use crate::host::lock::{PoolLock, Sharing};
+use crate::format::Layout;
+use crate::host::lock::PoolLock;
 use crate::memory::HugePages;
 use crate::notice::Notice;
 use crate::pool::content::{Content, read_content};
-use crate::pool::context::{PoolContext, new_id, unix_ns};
+use crate::pool::context::{PoolContext, unix_ns};
 use crate::pool::foreign;
-use crate::pool::open_pool::OpenPool;
+use crate::pool::open_pool::{Held, OpenPool};
 use crate::pool::options::{PoolMode, PoolOptions};
+use crate::pool::ownership::Ownership;
 use crate::pool::threads::{self, Threads};
+use crate::recover::currency::rings;
+use crate::recover::labels::DriveLabels;
 use crate::recover::membership::Membership;
 use crate::recover::opening::{Identified, Opening, identify, recover_state};
 use crate::state::State;
@@ -51,11 +56,19 @@ fn open_noting(
     let writable = options.mode == PoolMode::ReadWrite;
     let devices: Vec<_> = devices.into_iter().map(Retrying::over).collect();
     let pages = metadata_pages(&devices);
-    let (mut given, found) = identify_given(devices, options, &mut notices)?;
+    let mut given = DirectDrives::new(devices, pages)?;
+    // Before anything is read: until then another owner may change it.
+    let ownership = match writable {
+        true => Some(Ownership::take(&mut given, options.take_over, &mut notices)?),
+        false => None,
+    };
+    let (mut given, found) = identify_given(given, pages, options, &mut notices)?;
     foreign::check(&mut given, &found, options, &mut notices)?;
     let Identified { labels, membership } = found;
-    let sharing = if writable { Sharing::Exclusive } else { Sharing::Shared };
-    let lock = PoolLock::take(membership.label.pool, sharing)?;
+    let held = match ownership {
+        Some(ownership) => Some(Held { ownership, _lock: lock_pool(membership.label.pool)? }),
+        None => None,
+    };
     let devices = in_order(given.into_devices(), &membership);
     let mut drives = DirectDrives::new(devices, pages)?;
     let opening = Opening {
@@ -63,27 +76,89 @@ fn open_noting(
         degraded: options.degraded,
         fall_back: options.fall_back,
         now_unix_ns: unix_ns(),
-        owner: Owner::new(new_id(), OwnerProcess::default(), "", ""),
+        owner: held.as_ref().map(|held| held.ownership.owner.clone()).unwrap_or_default(),
     };
-    let state = recover_state(&mut drives, labels, &membership, opening, &mut notices)?;
+    let state = match writable {
+        true => recover_state(&mut drives, labels, &membership, opening, &mut notices)?,
+        false => recover_beside(&mut drives, &labels, &membership, &opening, &mut notices)?,
+    };
     foreign::leave_out_its_damage(&mut notices);
     if writable {
         notices.extend(drives.info().iter().filter_map(Notice::of_cache));
     }
     let info = drives.info().to_vec();
     let (context, threads) = start(options, drives, info, pages, state)?;
-    Ok((OpenPool::new(context, threads, lock), notices))
+    Ok((OpenPool::new(context, threads, held), notices))
+}
+
+/// Recovers for reading, beside an owner that may go on writing. What is damaged may be what it
+/// just writes: then it is read again.
+fn recover_beside(
+    drives: &mut DirectDrives,
+    labels: &[Option<DriveLabels>],
+    membership: &Membership,
+    opening: &Opening,
+    notices: &mut Vec<Notice>,
+) -> Result<State, Error> {
+    /// The owner may commit some thousand times a second, and this takes milliseconds.
+    const ATTEMPTS: u32 = 100;
+    let label = membership.without_missing()?;
+    let mut before = None;
+    for attempt in 1.. {
+        let mut found = Vec::new();
+        let labels = labels.to_vec();
+        let result = recover_state(drives, labels, membership, opening.clone(), &mut found);
+        let is_doubtful = match &result {
+            Ok(_) => !found.iter().all(is_about_membership),
+            Err(error) => error.kind() == ErrorKind::Damaged,
+        };
+        if is_doubtful && attempt < ATTEMPTS {
+            // Real damage stays while nobody writes.
+            let now = Some(rings(drives, &label)?);
+            if now != before {
+                before = now;
+                continue;
+            }
+        }
+        notices.extend(found);
+        return result;
+    }
+    unreachable!("the last attempt returns")
+}
+
+/// Whether it says which drives take part, which no owner changes for a moment only.
+fn is_about_membership(notice: &Notice) -> bool {
+    matches!(
+        notice,
+        Notice::Unreachable { .. }
+            | Notice::Missing { .. }
+            | Notice::Absent { .. }
+            | Notice::Rebuilding { .. }
+    )
+}
+
+/// The lock of a pool. Without a folder for it, the locks of the drives are what keeps other
+/// processes out: every drive that is not locked itself has a file in that folder, and was not
+/// opened without it.
+pub(super) fn lock_pool(pool: Uuid) -> Result<Option<PoolLock>, Error> {
+    match PoolLock::take(pool) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(error) if error.kind() == ErrorKind::Environment => {
+            tracing::debug!("the pool is locked by its drives only: {error}");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Finds the place of each drive in the pool. A drive without a label is refused for writing;
 /// for reading the others are enough.
 fn identify_given(
-    devices: Vec<Box<dyn Device>>,
+    mut given: DirectDrives,
+    pages: HugePages,
     options: &PoolOptions,
     notices: &mut Vec<Notice>,
 ) -> Result<(DirectDrives, Identified), Error> {
-    let pages = metadata_pages(&devices);
-    let mut given = DirectDrives::new(devices, pages)?;
     loop {
         let mut found_notices = Vec::new();
         let identified = identify(&mut given, options.tolerates_missing(), &mut found_notices);

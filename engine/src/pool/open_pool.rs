@@ -6,15 +6,17 @@
 
 use std::sync::Arc;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::format::SegmentTable;
 use crate::host::lock::PoolLock;
 use crate::name::CheckpointName;
 use crate::pool::context::PoolContext;
 use crate::pool::hold::Hold;
 use crate::pool::keeper::{Call, Keeper};
+use crate::pool::options::PoolMode;
+use crate::pool::ownership::Ownership;
 use crate::pool::threads::Threads;
-use crate::recover::metadata;
+use crate::recover::{currency, metadata};
 use crate::state::{Committed, NotHeld, Use};
 
 /// An open pool. The fields drop in this order: the threads own the drives; the lock is released
@@ -22,12 +24,18 @@ use crate::state::{Committed, NotHeld, Use};
 pub(crate) struct OpenPool {
     pub(crate) context: Arc<PoolContext>,
     threads: Threads,
-    _lock: PoolLock,
+    _held: Option<Held>,
+}
+
+/// What keeps other owners out of a pool that is open for writing.
+pub(super) struct Held {
+    pub(super) ownership: Ownership,
+    pub(super) _lock: Option<PoolLock>,
 }
 
 impl OpenPool {
-    pub(super) fn new(context: Arc<PoolContext>, threads: Threads, lock: PoolLock) -> OpenPool {
-        OpenPool { context, threads, _lock: lock }
+    pub(super) fn new(context: Arc<PoolContext>, threads: Threads, held: Option<Held>) -> OpenPool {
+        OpenPool { context, threads, _held: held }
     }
 
     /// Runs `work` on the keeper's thread and waits for what it returns.
@@ -76,7 +84,7 @@ impl OpenPool {
     ) -> Result<SegmentTable, Error> {
         let entry = hold.committed().entry.clone();
         let label = self.context.state().label().clone();
-        self.on_keeper(move |keeper: &mut Keeper| {
+        let table = self.on_keeper(move |keeper: &mut Keeper| {
             let drives = keeper.drives();
             let found = metadata::read_manifest(drives, &label, &entry, participant as usize);
             let manifest = metadata::sound(found)?;
@@ -90,6 +98,36 @@ impl OpenPool {
             }
             let found = metadata::read_table(drives, &label, &entry, &manifest, participant);
             metadata::sound(found)
-        })?
+        })?;
+        table.map_err(|error| self.or_stale(hold.committed(), error))
+    }
+
+    /// Fails with [`Error::Stale`] when the checkpoint's owner, another process, has removed it so
+    /// long ago that what was read of it before may be something else's. Where this process is the
+    /// owner, it removes nothing that is being read.
+    pub(crate) fn require_current(&self, committed: &Committed) -> Result<(), Error> {
+        if self.context.mode == PoolMode::ReadWrite {
+            return Ok(());
+        }
+        let entry = committed.entry.clone();
+        let (label, root) = {
+            let state = self.context.state();
+            (state.label().clone(), state.root().clone())
+        };
+        let is_current = self.on_keeper(move |keeper: &mut Keeper| {
+            currency::is_current(keeper.drives(), &label, &root, &entry)
+        })??;
+        if is_current { Ok(()) } else { Err(Error::Stale(committed.name().to_string())) }
+    }
+
+    /// Damage that a reader finds in what another process removed meanwhile is none.
+    pub(crate) fn or_stale(&self, committed: &Committed, error: Error) -> Error {
+        if error.kind() != ErrorKind::Damaged {
+            return error;
+        }
+        match self.require_current(committed) {
+            Err(stale @ Error::Stale(_)) => stale,
+            _ => error,
+        }
     }
 }

@@ -31,6 +31,9 @@ pub struct PoolOptions {
     /// Opens for writing although somebody else made something over a drive (a file system, a
     /// partition table), and erases that first.
     pub erase_foreign: bool,
+    /// Opens for writing although another host or process owns the drives: takes them from it, and
+    /// its later writes fail. For an owner that has ended but whose end nothing proves.
+    pub take_over: bool,
     /// Pages of session memory. SPDK drives always need huge ones.
     pub huge_pages: HugePages,
     /// Reactor threads; by default one for each drive, but one core stays free.
@@ -52,6 +55,7 @@ impl PoolOptions {
             degraded: false,
             fall_back: false,
             erase_foreign: false,
+            take_over: false,
             huge_pages: HugePages::Required,
             reactors: None,
             cores: None,

@@ -18,7 +18,7 @@ use crate::notice::Notice;
 use crate::units::{DriveIndex, Generation};
 
 /// The labels that were read from one drive.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct DriveLabels {
     /// The sound label.
     pub(crate) label: Label,
@@ -29,7 +29,7 @@ pub(crate) struct DriveLabels {
 }
 
 /// A copy of a label that is not what it should be.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct BadLabel {
     pub(crate) offset_bytes: u64,
     pub(crate) damage: Damage,

@@ -179,6 +179,7 @@ mod tests {
             capacity_bytes: 64 * MIB,
             max_transfer_bytes: MIB,
             queue_depth: 1,
+            reservations: Some(false),
             volatile_cache: None,
             interrupt_driven: false,
             needs_huge_pages: false,

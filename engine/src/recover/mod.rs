@@ -14,11 +14,13 @@
 //!   the committer. It rolls forward a root that reached only some drives.
 //! - The cost does not depend on the drives' capacity.
 
+pub(crate) mod currency;
 mod history;
 pub(crate) mod holdings;
 pub(crate) mod labels;
 pub(crate) mod membership;
 pub(crate) mod metadata;
 pub(crate) mod newest;
+pub(crate) mod one_drive;
 pub(crate) mod opening;
 pub(crate) mod roots;

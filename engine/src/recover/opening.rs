@@ -168,7 +168,7 @@ pub(crate) fn recover_state(
     if writable {
         // Above every epoch of which a trace was found, also that of a generation that was given
         // up.
-        let epoch = roots.newest_epoch + 1;
+        let epoch = roots.newest_epoch + epoch_step(&opening.owner);
         Committer::new(&state).begin_epoch(drives, epoch, &opening.owner, now_unix_ns)?;
     }
     Ok(state.into_inner())
@@ -202,6 +202,13 @@ fn demote_stale(
         notices.push(Notice::Outdated { serial, written_without: opening.writable });
     }
     Ok(left_out)
+}
+
+/// How far an opening raises the epoch: by chance, so that two openings at once, which see the same
+/// epoch, choose different ones. Then one of two roots of a generation is the newer one.
+fn epoch_step(owner: &Owner) -> u64 {
+    const BITS: u128 = 0xF_FFFF;
+    1 + (owner.open_id.as_u128() & BITS) as u64
 }
 
 /// Notices about drives that do not take part, or are still rebuilding.

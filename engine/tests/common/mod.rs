@@ -109,6 +109,12 @@ impl BackEnd {
         };
     }
 
+    /// Makes a pool of them although they have one that may be read. Not of simulated ones.
+    pub fn format_again(&self) {
+        let options = FormatOptions { force: true, ..FormatOptions::new(self.addresses()) };
+        format_pool(&options).unwrap();
+    }
+
     fn open_as(&self, mode: PoolMode) -> Pool {
         let drives = self.addresses();
         let options = PoolOptions { mode, huge_pages: HugePages::Off, ..PoolOptions::new(drives) };

@@ -36,7 +36,15 @@ pub const LAYERS: &[&[&str]] = &[
     ],
     &["reactor"],
     // The threads of an open pool and what they work with; sessions; the pool as callers see it.
-    &["pool/context", "pool/keeper", "pool/open_pool", "pool/options", "pool/threads"],
+    &[
+        "pool/context",
+        "pool/hold",
+        "pool/keeper",
+        "pool/open_pool",
+        "pool/options",
+        "pool/ownership",
+        "pool/threads",
+    ],
     &["session"],
     &["pool"],
     &["bulk"],

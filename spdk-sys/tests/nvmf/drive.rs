@@ -190,6 +190,26 @@ impl OwnTarget {
         Self { run_dir, address, host }
     }
 
+    /// A second address of its drive: SPDK connects to one address once in a process.
+    pub fn add_address(&self) -> CString {
+        let text = self.address.to_str().unwrap();
+        let field = |name: &str| {
+            let found = text.split(' ').find_map(|field| field.strip_prefix(name));
+            found.unwrap().to_owned()
+        };
+        let prefix = std::env::var_os("STANCHION_SPDK_PREFIX");
+        let prefix = prefix.map_or_else(|| PathBuf::from("/opt/stanchion-spdk"), PathBuf::from);
+        let added = process::Command::new("/usr/bin/python3")
+            .arg(prefix.join("scripts/rpc.py"))
+            .args(["-s", self.run_dir.join("rpc.sock").to_str().unwrap()])
+            .args(["nvmf_subsystem_add_listener", &field("subnqn:"), "-t", "tcp", "-f", "ipv4"])
+            .args(["-a", "127.0.0.2", "-s", &field("trsvcid:")])
+            .output()
+            .unwrap();
+        assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
+        CString::new(text.replace("127.0.0.1", "127.0.0.2")).unwrap()
+    }
+
     pub fn kill(&self) {
         let pid = std::fs::read_to_string(self.run_dir.join("pid")).unwrap();
         // SAFETY: a system call on the process that `start` started.

@@ -9,6 +9,7 @@
 #![cfg(not(without_bindings))]
 
 mod drive;
+mod reservations;
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -70,6 +71,7 @@ fn shim_over_nvme_tcp() {
         assert_eq!(stn_spdk_qpair_free(drive.qpair), 0);
         assert_eq!(stn_spdk_controller_detach(drive.controller), 0);
     }
+    reservations::one_host_writes_and_the_other_takes_over(&target);
     lost_target_is_noticed();
     // SAFETY: no controller is attached and no buffer allocated any more.
     unsafe { stn_spdk_env_fini() }

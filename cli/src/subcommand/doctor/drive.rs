@@ -134,13 +134,15 @@ pub fn drive_checks(root: Root<'_>, address: &DriveAddress, is_reachable: bool) 
 fn owner(root: Root<'_>, address: &DriveAddress) -> Check {
     const NAME: &str = "owner";
     let owners = match address {
-        DriveAddress::Path(path) if path.exists() => match safety::inspect(path) {
-            Ok(found) => {
-                found.0.into_iter().filter(|f| f.what == "locked").map(|f| f.evidence).collect()
+        DriveAddress::Path(path) => {
+            let found = safety::inspect(path).unwrap_or_default(); // Opening it gives the error.
+            let found = found.0.into_iter().filter(|f| f.what == "locked");
+            let mut owners: Vec<String> = found.map(|f| f.evidence).collect();
+            if owners.is_empty() && lock_files::is_locked(path) {
+                owners.push("a process that this pid namespace does not show".to_owned());
             }
-            Err(_) => Vec::new(), // Opening it gives the error.
-        },
-        DriveAddress::Path(_) => Vec::new(),
+            owners
+        }
         DriveAddress::Spdk { .. } => lock_files::drive_lock_holders(root.0, &address.to_string()),
     };
     let check = match owners.first() {

@@ -102,8 +102,11 @@ fn lock_files(root: Root<'_>) -> Check {
     let files = lock_files::lock_files(root.0);
     let held: Vec<String> = files
         .iter()
-        .filter(|file| !file.holders.is_empty() && !file.is_stale)
-        .map(|file| file.holders.join(", "))
+        .filter(|file| file.is_held && !file.is_stale)
+        .map(|file| match file.holders.is_empty() {
+            true => file.last_owner.clone().unwrap_or_default().lines().take(1).collect(),
+            false => file.holders.join(", "),
+        })
         .collect();
     if let Some(stale) = files.iter().find(|file| file.is_stale) {
         let evidence = format!(
@@ -115,8 +118,8 @@ fn lock_files(root: Root<'_>) -> Check {
             .fix("wait until that I/O has ended; reboot if it does not end");
     }
     let evidence = match held.len() {
-        0 => format!("{} in /run/lock, none held", files.len()),
-        count => format!("{} in /run/lock, {count} held by {}", files.len(), held.join("; ")),
+        0 => format!("{}, none held", files.len()),
+        count => format!("{}, {count} held by {}", files.len(), held.join("; ")),
     };
     Check::ok(NAME, evidence)
 }
@@ -182,11 +185,8 @@ mod tests {
     #[test]
     fn lock_files_that_are_not_held_are_ok() {
         let tree = Tree::new();
-        tree.file("run/lock/stanchion-x.lock", "process 4 (stanchion)");
+        tree.file("run/stanchion/pool-x.lock", "process 4 (stanchion)");
         let found = lock_files(tree.root());
-        assert_eq!(
-            (found.status, found.evidence.as_str()),
-            (Status::Ok, "1 in /run/lock, none held")
-        );
+        assert_eq!((found.status, found.evidence.as_str()), (Status::Ok, "1, none held"));
     }
 }

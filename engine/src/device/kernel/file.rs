@@ -5,7 +5,8 @@
 //! - The inode opened for I/O is the one that was classified: it is first opened as a location only
 //!   (which runs no driver and blocks on no FIFO), then again through that descriptor.
 //! - Every descriptor is O_DIRECT, and transfers of whole blocks suit its alignment.
-//! - The lock lives exactly as long as the descriptor: exclusive for writing, shared for reading.
+//! - A writer's lock lives exactly as long as its descriptor. Readers take none: they keep no
+//!   writer out, and notice by the roots and checksums what a writer does meanwhile.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -16,6 +17,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::reservation::{self, BlockReservations};
 use crate::device::{DriveInfo, OpenMode};
 use crate::drive_info::Origin;
 use crate::error::Error;
@@ -45,6 +47,10 @@ pub(super) struct DriveFile {
     capacity_bytes: u64,
     volatile_cache: Option<bool>,
     origin: Origin,
+    /// Whether it has reservations, as far as that is known.
+    has_reservations: Option<bool>,
+    /// Where it may have them and is open for writing.
+    pub(super) reservations: Option<BlockReservations>,
 }
 
 impl DriveFile {
@@ -56,7 +62,9 @@ impl DriveFile {
         let is_block_device = metadata.file_type().is_block_device();
         let mut file = persist(&metadata, || open_direct(&location, mode, is_block_device))
             .map_err(|error| explain_open(&name, &metadata, error))?;
-        persist(&metadata, || lock(&file, mode)).map_err(|error| busy(&name, &metadata, error))?;
+        if mode == OpenMode::ReadWrite {
+            persist(&metadata, || lock(&file)).map_err(|error| busy(&name, &metadata, error))?;
+        }
         let unit_bytes = direct_unit_bytes(&file, &name)?;
         // For a block device, too, the end is the position after its last byte.
         let end = file
@@ -93,6 +101,18 @@ impl DriveFile {
             true => origin::of_block_device(&system, number),
             false => origin::of_file(&metadata),
         };
+        let has_reservations = match block_dir.as_deref() {
+            // The kernel has these calls for whole drives.
+            Some(dir) if is_block_device && !dir.join("partition").exists() => {
+                let name = dir.file_name().unwrap_or_default().to_string_lossy();
+                reservation::probe(&file, &name)
+            }
+            _ => Some(false),
+        };
+        let may = mode == OpenMode::ReadWrite && has_reservations != Some(false);
+        let reservations = may.then(|| BlockReservations::of(&file)).transpose();
+        let reservations = reservations
+            .map_err(|e| Error::os(format!("duplicating the descriptor of {name}"), e))?;
         let volatile_cache = block_dir.as_deref().and_then(sysfs::volatile_cache);
         Ok(DriveFile {
             file,
@@ -104,6 +124,8 @@ impl DriveFile {
             capacity_bytes,
             volatile_cache,
             origin,
+            has_reservations,
+            reservations,
         })
     }
 
@@ -118,6 +140,7 @@ impl DriveFile {
             max_transfer_bytes: MAX_CHUNK_BYTES,
             queue_depth,
             volatile_cache: self.volatile_cache,
+            reservations: self.has_reservations,
             interrupt_driven: true,
             needs_huge_pages: false,
             origin: self.origin.clone(),
@@ -278,11 +301,10 @@ fn explain_open(name: &str, metadata: &fs::Metadata, error: io::Error) -> Error 
 }
 
 #[allow(unsafe_code)]
-fn lock(file: &File, mode: OpenMode) -> io::Result<()> {
-    let kind = if mode == OpenMode::ReadWrite { libc::LOCK_EX } else { libc::LOCK_SH };
+fn lock(file: &File) -> io::Result<()> {
     loop {
         // SAFETY: plain call on a descriptor that `file` owns.
-        if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
             return Ok(());
         }
         let error = io::Error::last_os_error();

@@ -13,6 +13,7 @@
 
 mod file;
 mod open;
+mod reservation;
 #[cfg(test)]
 mod tests;
 mod threads;

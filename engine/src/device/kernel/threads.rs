@@ -20,8 +20,10 @@ use std::thread::JoinHandle;
 use crossbeam::queue::ArrayQueue;
 
 use super::file::DriveFile;
+use super::reservation::BlockReservations;
 use super::transfer::{AfterCall, after_call};
 use crate::device::check::check;
+use crate::device::reservation::Reservations;
 use crate::device::{
     Command, Completion, Device, DriveInfo, OpenMode, Operation, Regions, SubmitError,
 };
@@ -49,12 +51,14 @@ pub(super) struct ThreadsDevice {
     info: DriveInfo,
     regions: Regions<()>,
     in_flight: u32,
+    reservations: Option<BlockReservations>,
 }
 
 impl ThreadsDevice {
-    pub(super) fn new(file: DriveFile, info: DriveInfo) -> Result<Self, Error> {
+    pub(super) fn new(mut file: DriveFile, info: DriveInfo) -> Result<Self, Error> {
         let depth = info.queue_depth as usize;
         let mode = file.mode;
+        let reservations = file.reservations.take();
         let queue = Arc::new(WorkQueue {
             file,
             commands: ArrayQueue::new(depth),
@@ -69,6 +73,7 @@ impl ThreadsDevice {
             info,
             regions: Regions::new(),
             in_flight: 0,
+            reservations,
         };
         for number in 0..device.info.queue_depth.min(MAX_WORKERS) {
             let queue = Arc::clone(&device.queue);
@@ -217,6 +222,10 @@ impl Device for ThreadsDevice {
 
     fn in_flight(&self) -> u32 {
         self.in_flight
+    }
+
+    fn reservations(&mut self) -> Option<&mut dyn Reservations> {
+        self.reservations.as_mut().map(|reservations| reservations as &mut dyn Reservations)
     }
 }
 

@@ -23,6 +23,7 @@ use io_uring::{EnterFlags, IoUring, opcode, squeue};
 use super::file::DriveFile;
 use super::transfer::{AfterCall, after_call};
 use crate::device::check::check;
+use crate::device::reservation::Reservations;
 use crate::device::{
     Command, Completion, Device, DmaSlice, DriveInfo, Operation, Regions, SubmitError,
 };
@@ -339,6 +340,10 @@ impl Device for UringDevice {
 
     fn in_flight(&self) -> u32 {
         self.info.queue_depth - self.free.len() as u32
+    }
+
+    fn reservations(&mut self) -> Option<&mut dyn Reservations> {
+        self.file.reservations.as_mut().map(|reservations| reservations as &mut dyn Reservations)
     }
 }
 

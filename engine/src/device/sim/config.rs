@@ -30,6 +30,12 @@ pub struct SimConfig {
     pub order: CompletionOrder,
     /// Take all memory at creation and never later. Not with `volatile_cache`.
     pub dense: bool,
+    /// Whether it has reservations.
+    pub reservations: bool,
+    /// Whether it can abort the commands of a holder that is preempted.
+    pub can_abort: bool,
+    /// Whether it says who is registered.
+    pub can_report: bool,
 }
 
 impl Default for SimConfig {
@@ -43,6 +49,9 @@ impl Default for SimConfig {
             seed: 0,
             order: CompletionOrder::InOrder,
             dense: false,
+            reservations: false,
+            can_abort: true,
+            can_report: true,
         }
     }
 }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use super::drive::SimDrive;
 use super::hardware::Hardware;
+use super::reservation::{CONFLICT, Host};
+use crate::device::reservation::Reservations;
 use crate::device::{Command, Completion, Device, DriveInfo, Operation, SubmitError};
 use crate::error::{Error, IoError};
 use crate::memory::Region;
@@ -20,7 +22,10 @@ const LBA_OUT_OF_RANGE: IoError = IoError::Nvme { sct: 0, sc: 0x80, dnr: true };
 pub struct SimDevice {
     drive: SimDrive,
     info: DriveInfo,
-    epoch: u64,
+    pub(super) epoch: u64,
+    pub(super) host: Host,
+    /// It has registered, and not taken that back.
+    pub(super) is_registered: bool,
     in_flight: u32,
     regions: Vec<Arc<Region>>,
 }
@@ -56,17 +61,24 @@ impl SimDrive {
             max_transfer_bytes: u64::from(hardware.config.max_transfer_bytes),
             queue_depth: hardware.config.queue_depth,
             volatile_cache: Some(hardware.config.volatile_cache),
+            reservations: Some(hardware.config.reservations),
             needs_huge_pages: false,
             interrupt_driven: false,
             origin: crate::drive_info::Origin::default(),
         };
-        Ok(SimDevice::new(self.clone(), info, hardware.epoch))
+        let host = hardware.reservations.new_host();
+        Ok(SimDevice::new(self.clone(), info, hardware.epoch, host))
     }
 }
 
 impl SimDevice {
-    pub(super) fn new(drive: SimDrive, info: DriveInfo, epoch: u64) -> SimDevice {
-        SimDevice { drive, info, epoch, in_flight: 0, regions: Vec::new() }
+    pub(super) fn new(drive: SimDrive, info: DriveInfo, epoch: u64, host: Host) -> SimDevice {
+        let (is_registered, in_flight, regions) = (false, 0, Vec::new());
+        SimDevice { drive, info, epoch, host, is_registered, in_flight, regions }
+    }
+
+    pub(super) fn drive(&self) -> SimDrive {
+        self.drive.clone()
     }
 
     /// What a drive checks before it accepts a command, and that the memory is registered.
@@ -121,6 +133,9 @@ impl Device for SimDevice {
         if self.in_flight >= self.info.queue_depth {
             return Err(SubmitError::Full);
         }
+        if command.operation != Operation::Read && hardware.reservations.excludes(self.host) {
+            return Err(SubmitError::Failed(CONFLICT));
+        }
         if !world.admit() {
             return Err(SubmitError::Failed(IoError::Removed));
         }
@@ -167,11 +182,16 @@ impl Device for SimDevice {
     fn in_flight(&self) -> u32 {
         self.in_flight
     }
+
+    fn reservations(&mut self) -> Option<&mut dyn Reservations> {
+        (self.info.reservations == Some(true)).then_some(self as &mut dyn Reservations)
+    }
 }
 
 impl Drop for SimDevice {
     /// Memory is only touched within `submit` and `poll`, so there is nothing to wait for.
     fn drop(&mut self) {
+        self.give_up_reservation();
         let mut hardware = self.drive.lock();
         if hardware.epoch == self.epoch {
             hardware.abandon_in_flight();

@@ -11,6 +11,7 @@ use super::config::SimConfig;
 use super::content::{Content, Fate, Write};
 use super::fault::{Effect, Fault, Faults};
 use super::hardware::Hardware;
+use super::reservation::ReservationState;
 use super::rng::SimRng;
 use super::trace::TraceEvent;
 use super::world::SimWorld;
@@ -69,6 +70,7 @@ impl SimDrive {
             epoch: 0,
             is_open: false,
             is_removed: false,
+            reservations: ReservationState::default(),
             orphans: Vec::new(),
             config,
         };
@@ -100,6 +102,7 @@ impl SimDrive {
             epoch: 0,
             is_open: false,
             is_removed: hardware.is_removed,
+            reservations: hardware.reservations.clone(),
             orphans: Vec::new(),
             config,
         };

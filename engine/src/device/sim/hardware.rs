@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::config::{CompletionOrder, SimConfig};
 use super::content::{BLOCK, Content, SECTOR, Write};
 use super::fault::{Effect, Faults};
+use super::reservation::ReservationState;
 use super::rng::SimRng;
 use super::trace::TraceEvent;
 use super::world::SimWorld;
@@ -32,6 +33,7 @@ pub(super) struct Hardware {
     pub(super) epoch: u64,
     pub(super) is_open: bool,
     pub(super) is_removed: bool,
+    pub(super) reservations: ReservationState,
     /// Epochs and tags of commands that a power cut took from a device that still polls for them.
     pub(super) orphans: Vec<(u64, u64)>,
 }

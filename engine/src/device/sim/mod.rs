@@ -24,6 +24,8 @@ mod device;
 mod drive;
 mod fault;
 mod hardware;
+mod reservation;
+mod reserving;
 mod rng;
 #[cfg(test)]
 mod tests;

@@ -44,10 +44,15 @@ struct Entry {
     users: u32,
 }
 
+/// By what drives distinguish this process from others: random, and another one once no controller
+/// is connected any more, so that what an earlier opening left behind is foreign to the next one.
+static HOST_IDENTIFIER: Mutex<[u8; 16]> = Mutex::new([0; 16]);
+
 /// A connected controller; shared by its users.
 struct Connection {
     transport_id: String,
     pci_function: Option<String>,
+    host_identifier: [u8; 16],
     /// Valid until its entry is removed from `CONNECTED`. Used by the holder of the lock.
     pointer: Mutex<ControllerPointer>,
     failed: AtomicBool,
@@ -98,6 +103,13 @@ impl Controller {
             entry.users += 1;
             return Ok(Controller { connection: Arc::clone(&entry.connection) });
         }
+        let host_identifier = {
+            let mut identifier = lock(&HOST_IDENTIFIER);
+            if connected.is_empty() {
+                *identifier = uuid::Uuid::now_v7().into_bytes();
+            }
+            *identifier
+        };
         let pci_function = function_of_transport_id(transport_id);
         if let Some(function) = pci_function {
             pcie::check_driver(transport_id, function)?;
@@ -111,6 +123,7 @@ impl Controller {
         let options = stn_spdk_connect_options {
             // Null: SPDK makes up a name for this process.
             hostnqn: host.as_ref().map_or(std::ptr::null(), |host| host.as_ptr()),
+            host_identifier: host_identifier.as_ptr(),
             keep_alive_timeout_ms: KEEP_ALIVE.as_millis() as u32,
             no_error_logging: true, // each error reaches the caller of the command
             ..Default::default()
@@ -123,8 +136,8 @@ impl Controller {
         for _ in 0..CONNECT_ATTEMPTS {
             let started = Instant::now();
             result = watchdog::bounded(CONNECT_LIMIT, peer, &none, || {
-                // SAFETY: NUL-terminated strings that outlive the call, and two locals; no other
-                // thread connects meanwhile.
+                // SAFETY: NUL-terminated strings and 16 bytes that outlive the call, and two
+                // locals; no other thread connects meanwhile.
                 unsafe {
                     spdk_sys::stn_spdk_controller_connect(
                         address.as_ptr(),
@@ -147,6 +160,7 @@ impl Controller {
         let connection = Arc::new(Connection {
             transport_id: transport_id.into(),
             pci_function: pci_function.map(str::to_owned),
+            host_identifier,
             pointer: Mutex::new(ControllerPointer(pointer)),
             failed: AtomicBool::new(false),
             sockets: watchdog::open_sockets().difference(&before).cloned().collect(),
@@ -212,6 +226,12 @@ impl Controller {
                 std::io::Error::from_raw_os_error(-result),
             )),
         }
+    }
+
+    /// By what the drive distinguishes this process from others. A PCIe drive may know only the
+    /// first half.
+    pub(super) fn host_identifier(&self) -> [u8; 16] {
+        self.connection.host_identifier
     }
 
     /// Whether commands go over PCIe.

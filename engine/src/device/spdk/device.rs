@@ -10,25 +10,33 @@ use std::time::{Duration, Instant};
 use super::controller::{Controller, Namespace, QueuePair};
 #[cfg(any(test, feature = "internals"))]
 use super::inject;
-use super::namespace::{drive_info, supported_split};
+use super::namespace::{
+    drive_info, has_reservations, keeps_reservations, may_report, supported_split,
+};
 use super::registration::Registration;
+use super::reservation::Held;
 use super::slots::Slots;
 use super::split::Split;
 use super::{environment, fence};
 use crate::address::{DriveAddress, function_of_transport_id};
 use crate::device::check::check;
 use crate::device::health_log::HealthLog;
+use crate::device::reservation::Reservations;
 use crate::device::{
     Command, Completion, Device, DriveInfo, OpenMode, Operation, Regions, SubmitError,
 };
 use crate::error::{Error, IoError};
-use crate::host::lock::{DriveLock, Sharing};
+use crate::host::lock::DriveLock;
 use crate::limits::MAX_QUEUE_DEPTH;
 use crate::memory::Region;
 
 /// The environment variable for the seconds after which a command, and with it its drive, counts as
 /// lost.
 pub const TIMEOUT_VARIABLE: &str = "STANCHION_IO_TIMEOUT_S";
+
+/// The environment variable that keeps reservations of SPDK's drives from being used (`off`), for
+/// drives and targets whose reservations do not work.
+pub const RESERVATIONS_VARIABLE: &str = "STANCHION_RESERVATIONS";
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often the controller and the timeouts of commands are checked.
@@ -98,12 +106,8 @@ fn open_device(
     let timeout = timeout(std::env::var(TIMEOUT_VARIABLE).ok().as_deref())?;
     let address = DriveAddress::Spdk { transport_id: transport_id.into(), namespace }.to_string();
     let writable = mode == OpenMode::ReadWrite;
-    let sharing = if writable { Sharing::Exclusive } else { Sharing::Shared };
-    let lock = DriveLock::take(&address, sharing)?;
+    let lock = take_lock(transport_id, &address, writable)?;
     environment::start(function_of_transport_id(transport_id).is_some())?;
-    if writable {
-        wait_for_fence(&address, &lock);
-    }
     let controller = Controller::connect(transport_id, timeout)?;
     let about = controller.info();
     let Some(found) = controller.namespace(namespace) else {
@@ -118,7 +122,20 @@ fn open_device(
     let split = supported_split(&address, &about, &found.info)?;
     let pieces = split.max_pieces(split.max_command_bytes());
     let queue_depth = queue_depth.min((MAX_REQUESTS / pieces) as u32);
-    let info = drive_info(transport_id, &about, &found.info, split, queue_depth);
+    let mut info = drive_info(transport_id, &about, &found.info, split, queue_depth);
+    let is_supported = has_reservations(&about, &found.info) && reservations_are_on()?;
+    info.reservations = Some(is_supported);
+    if let Some(lock) = lock.as_ref().filter(|_| writable && !is_supported) {
+        wait_for_fence(&address, lock);
+    }
+    let held = Held {
+        is_supported,
+        persists: keeps_reservations(&found.info),
+        may_report: may_report(&about),
+        has_long_host_identifier: about.has_long_host_identifier,
+        key: None,
+        ended_keys: lock.as_ref().map(DriveLock::earlier_keys).unwrap_or_default(),
+    };
     if writable && found.info.is_write_protected {
         return Err(Error::Environment(format!(
             "drive {address} ({}): the namespace is write protected; remove the protection, or open it for reading",
@@ -144,6 +161,7 @@ fn open_device(
         split,
         mode,
         timeout,
+        held,
         tended: Instant::now(),
         lost: false,
         info,
@@ -151,6 +169,28 @@ fn open_device(
         injector: None,
         lock,
     })
+}
+
+/// A writer's lock. A reader over a fabric takes none. Over PCIe it takes the same one: whoever
+/// opens a drive there resets it, so it has one user at a time.
+fn take_lock(
+    transport_id: &str,
+    address: &str,
+    writable: bool,
+) -> Result<Option<DriveLock>, Error> {
+    let is_alone = writable || function_of_transport_id(transport_id).is_some();
+    is_alone.then(|| DriveLock::take(address)).transpose()
+}
+
+/// Whether the drives' reservations are to be used.
+fn reservations_are_on() -> Result<bool, Error> {
+    match std::env::var(RESERVATIONS_VARIABLE).as_deref() {
+        Err(_) | Ok("" | "on") => Ok(true),
+        Ok("off") => Ok(false),
+        Ok(other) => {
+            Err(Error::Usage(format!("{RESERVATIONS_VARIABLE}={other}: set it to on or off")))
+        }
+    }
 }
 
 /// Waits until no command that a previous owner sent and then lost can reach this drive any more.
@@ -178,7 +218,7 @@ fn wait_for_fence(address: &str, lock: &DriveLock) {
 /// As [`open`]; [`Error::Environment`] when the drive does not answer.
 pub(crate) fn read_health_log(transport_id: &str, namespace: u32) -> Result<HealthLog, Error> {
     let address = DriveAddress::Spdk { transport_id: transport_id.into(), namespace }.to_string();
-    let _lock = DriveLock::take(&address, Sharing::Shared)?;
+    let _lock = take_lock(transport_id, &address, false)?;
     environment::start(function_of_transport_id(transport_id).is_some())?;
     let controller = Controller::connect(transport_id, DEFAULT_TIMEOUT)?;
     controller.health()
@@ -197,18 +237,19 @@ fn timeout(variable: Option<&str>) -> Result<Duration, Error> {
 }
 
 /// An open drive. The lock is last: it is released together with the controller.
-struct SpdkDevice {
+pub(super) struct SpdkDevice {
     /// None once the drive is lost.
-    queue: Option<QueuePair>,
+    pub(super) queue: Option<QueuePair>,
     /// Its pointer is valid as long as `queue` is there.
-    namespace: Namespace,
+    pub(super) namespace: Namespace,
     slots: Arc<Slots>,
     /// Slots of which SPDK did not take every piece yet.
     stalled: VecDeque<u32>,
     regions: Regions<Registration>,
     split: Split,
     mode: OpenMode,
-    timeout: Duration,
+    pub(super) timeout: Duration,
+    pub(super) held: Held,
     tended: Instant,
     /// The drive refused a command as lost; the next poll ends the others.
     lost: bool,
@@ -216,7 +257,7 @@ struct SpdkDevice {
     /// In tests.
     #[cfg(any(test, feature = "internals"))]
     injector: Option<inject::Injector>,
-    lock: DriveLock,
+    lock: Option<DriveLock>,
 }
 
 // SAFETY: SPDK ties queue pairs and namespaces to no thread. It requires one thread at a time,
@@ -286,7 +327,7 @@ impl SpdkDevice {
     }
 
     /// Does all that is due: completions, stalled pieces, the controller.
-    fn work(&mut self) {
+    pub(super) fn work(&mut self) {
         let Some(queue) = &self.queue else { return };
         #[cfg(any(test, feature = "internals"))]
         if let Some(injector) = &self.injector {
@@ -372,8 +413,31 @@ impl SpdkDevice {
         self.stalled.clear();
     }
 
+    /// The next owner on this host has to know these keys.
+    pub(super) fn note_in_lock(&mut self, keys: &[u64]) {
+        if let Some(lock) = &mut self.lock {
+            lock.note_keys(keys);
+        }
+    }
+
+    /// Waits until no command that an earlier owner of this host sent can reach the drive.
+    pub(super) fn wait_for_fence(&self) {
+        if let Some(lock) = &self.lock {
+            wait_for_fence(&self.info.address, lock);
+        }
+    }
+
+    /// No such command can reach the drive any more.
+    pub(super) fn remove_fence(&self) {
+        if let Some(lock) = &self.lock {
+            // If the file cannot be removed, the next owner waits.
+            let _ = std::fs::remove_file(lock.side_file("fence"));
+        }
+    }
+
     fn raise_fence(&self) {
-        if let Err(error) = fence::raise(&self.lock.side_file("fence")) {
+        let Some(lock) = &self.lock else { return };
+        if let Err(error) = fence::raise(&lock.side_file("fence")) {
             tracing::error!(
                 drive = self.info.address,
                 %error,
@@ -465,6 +529,11 @@ impl Device for SpdkDevice {
     fn in_flight(&self) -> u32 {
         self.slots.in_flight()
     }
+
+    fn reservations(&mut self) -> Option<&mut dyn Reservations> {
+        let may = self.held.is_supported && self.mode == OpenMode::ReadWrite;
+        may.then_some(self as &mut dyn Reservations)
+    }
 }
 
 impl Drop for SpdkDevice {
@@ -472,6 +541,9 @@ impl Drop for SpdkDevice {
         // Ends with the last piece, or when the drive is given up after the timeout.
         while self.queue.is_some() && self.slots.outstanding_pieces() > 0 {
             self.work();
+        }
+        if self.queue.is_some() {
+            self.give_up_reservation();
         }
         // Before the regions: freeing a queue pair ends its last use of memory.
         if self.queue.take().is_some() {

@@ -24,6 +24,7 @@ mod list;
 mod namespace;
 mod pcie;
 mod registration;
+mod reservation;
 mod slots;
 mod split;
 mod watchdog;

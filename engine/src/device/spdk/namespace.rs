@@ -44,6 +44,32 @@ pub(super) fn capacity_bytes(namespace: &stn_spdk_namespace_info) -> u64 {
     round_down(bytes, BLOCK_BYTES)
 }
 
+/// Whether it has the type of reservation that we take: the controller and the namespace say so.
+pub(super) fn has_reservations(
+    about: &stn_spdk_controller_facts,
+    namespace: &stn_spdk_namespace_info,
+) -> bool {
+    const WRITE_EXCLUSIVE_REGISTRANTS_ONLY: u8 = 1 << 3;
+    about.has_reservations && namespace.reservations & WRITE_EXCLUSIVE_REGISTRANTS_ONLY != 0
+}
+
+/// Whether reservations outlive a power loss of the drive, or of its target, if it is told to keep
+/// them.
+pub(super) fn keeps_reservations(namespace: &stn_spdk_namespace_info) -> bool {
+    namespace.reservations & 1 != 0
+}
+
+/// Whether it may be asked who is registered: a target of SPDK before v21.07 writes beyond its own
+/// memory then, when a host that is registered is not connected.
+pub(super) fn may_report(about: &stn_spdk_controller_facts) -> bool {
+    let firmware = text(&about.firmware);
+    let release = firmware.split_once('.').and_then(|(year, month)| {
+        Some((year.parse::<u32>().ok()?, month.get(..2)?.parse::<u32>().ok()?))
+    });
+    // A target can be given another model, and says its release all the same.
+    !release.is_some_and(|release| ((18, 1)..(21, 7)).contains(&release))
+}
+
 /// The serial number of a namespace: all namespaces of one controller share the controller's.
 pub(super) fn serial(about: &stn_spdk_controller_facts, namespace: u32) -> String {
     let serial = text(&about.serial);
@@ -71,6 +97,7 @@ pub(super) fn drive_info(
         max_transfer_bytes: split.max_command_bytes(),
         queue_depth,
         volatile_cache: Some(about.has_volatile_write_cache),
+        reservations: Some(has_reservations(about, namespace)),
         interrupt_driven: false,
         needs_huge_pages: true,
         origin: Origin::nvme_namespace(
@@ -86,6 +113,23 @@ pub(super) fn drive_info(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn old_targets_are_not_asked_who_is_registered() {
+        let with = |firmware: &str| {
+            let mut facts = stn_spdk_controller_facts::default();
+            for (to, from) in facts.firmware.iter_mut().zip(firmware.bytes()) {
+                *to = from as std::ffi::c_char;
+            }
+            may_report(&facts)
+        };
+        for old in ["20.07", "18.04", "21.04", "21.01.1"] {
+            assert!(!with(old), "{old}");
+        }
+        for sound in ["21.07", "24.09", "26.01", "GXA7301Q", "1.0", "", "20"] {
+            assert!(with(sound), "{sound}");
+        }
+    }
 
     #[test]
     fn only_namespaces_that_suit_are_drives() {

@@ -274,7 +274,7 @@ unsafe extern "C" fn piece_ended(context: *mut c_void, sct: u16, sc: u16, dnr: b
     slots.piece_ended(slot, status(sct, sc, dnr));
 }
 
-fn status(sct: u16, sc: u16, dnr: bool) -> Result<(), IoError> {
+pub(super) fn status(sct: u16, sc: u16, dnr: bool) -> Result<(), IoError> {
     /// "Aborted by request" and "aborted due to SQ deletion": we request no aborts, so the queue is
     /// gone. SPDK's release decides which of the two it is, and the retry bit.
     const ABORTED: [(u16, u16); 2] = [(0, 0x07), (0, 0x08)];

@@ -29,7 +29,8 @@ fn an_unused_file_is_clear_and_an_open_one_is_locked() {
     let dir = tempfile::tempdir().unwrap();
     let path = image(dir.path());
     assert!(inspect(&path).unwrap().is_clear());
-    let device = kernel::open(&path, OpenMode::ReadOnly, 1).unwrap();
+    drop(kernel::open(&path, OpenMode::ReadOnly, 1).unwrap());
+    let device = kernel::open(&path, OpenMode::ReadWrite, 1).unwrap();
     let findings = inspect(&path).unwrap();
     assert_eq!(whats(&findings), [("locked", false)]);
     assert!(findings.to_string().contains("this process"), "{findings}");

@@ -14,7 +14,7 @@ pub(super) enum Opened {
     /// A participant's segment of an open checkpoint.
     Save { checkpoint: u64, participant: u32 },
     /// A segment of a committed checkpoint, which is held until the handle is released.
-    Restore { _hold: Hold },
+    Restore { hold: Hold },
 }
 
 impl Opened {
@@ -25,6 +25,14 @@ impl Opened {
         if let Opened::Save { checkpoint, .. } = *self {
             // If the keeper is gone, no commit can happen any more.
             let _ = pool.on_keeper(move |keeper| keeper.give_up(checkpoint, None));
+        }
+    }
+
+    /// Whether what was read still counts: see [`OpenPool::require_current`].
+    pub(super) fn check(&self, pool: &OpenPool) -> Result<(), Error> {
+        match self {
+            Opened::Save { .. } => Ok(()),
+            Opened::Restore { hold } => pool.require_current(hold.committed()),
         }
     }
 

@@ -40,7 +40,7 @@ use crate::format::{SegmentTable, Shard};
 use crate::memory::{Region, Registration};
 use crate::name::CheckpointName;
 use crate::pool::context::new_identity;
-use crate::pool::keeper::Call;
+use crate::pool::keeper::{Call, Keeper};
 use crate::pool::open_pool::OpenPool;
 use crate::reactor::segment::Segment;
 use crate::ring::{self, Event};
@@ -134,6 +134,10 @@ impl Back {
         let (pool, context) = (&self.pool, &self.pool.context);
         context.require_writable()?;
         context.check_drives()?;
+        if !context.is_reserved() {
+            // Before anything lands in space that may be another owner's.
+            pool.on_keeper(Keeper::look)??;
+        }
         let reclaim = || pool.on_keeper(|keeper| keeper.reclaim())?.map(|_| ());
         let checkpoint = commit::begin(&**context, spec, new_identity(), reclaim)?;
         let participant = spec.participant;
@@ -160,7 +164,7 @@ impl Back {
         // First of all, so that what is read is this checkpoint's until the handle is released.
         let hold = self.pool.hold(name, Use::Restore)?;
         let table = self.pool.read_segment_table(&hold, participant)?;
-        let opened = Opened::Restore { _hold: hold };
+        let opened = Opened::Restore { hold };
         let label = self.pool.context.state().label().clone();
         let segment = segment_of(&table, |copies| label.to_read(copies));
         let handle = self.add_handle(segment, opened)?;
@@ -192,13 +196,15 @@ impl Back {
         self.port.remove_segment(handle)
     }
 
-    /// Takes a handle back, after its transfers in flight.
+    /// Takes a handle back, after its transfers in flight. In a pool that is open for reading it
+    /// fails with [`Error::Stale`] when what was read may be something else's.
     pub(super) fn close(&mut self, handle: u64) -> Result<(), Error> {
         let opened = self.handles.take(handle)?;
         opened.abandon(&self.pool);
         self.port.remove_segment(handle)?;
+        let checked = opened.check(&self.pool);
         opened.release(&self.pool);
-        Ok(())
+        checked
     }
 }
 

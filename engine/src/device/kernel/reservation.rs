@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reservations of block devices, by the kernel's calls for them (linux/pr.h).
+//!
+//! - To the drive, the host is the kernel: all its processes share a registration, and the lock on
+//!   the device node keeps them apart. So a key that this host left behind is replaced, and needs
+//!   no preemption.
+//! - The kernel reports a drive's refusal as a positive number.
+//! - Older kernels have no call that reads who holds a reservation.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use crate::device::reservation::{Acquire, Registrant, ReservationReport, Reservations};
+use crate::error::IoError;
+
+/// PR_WRITE_EXCLUSIVE_REG_ONLY.
+const TYPE: u32 = 3;
+const IGNORE_KEY: u32 = 1;
+/// What the calls answer for a reservation conflict.
+const CONFLICT: i32 = 0x18;
+/// Keys that are read at most.
+const MAX_KEYS: usize = 64;
+
+#[repr(C)]
+struct Registration {
+    old_key: u64,
+    new_key: u64,
+    flags: u32,
+    pad: u32,
+}
+
+#[repr(C)]
+struct Reservation {
+    key: u64,
+    kind: u32,
+    flags: u32,
+}
+
+#[repr(C)]
+struct Preemption {
+    old_key: u64,
+    new_key: u64,
+    kind: u32,
+    flags: u32,
+}
+
+#[repr(C)]
+struct Clearing {
+    key: u64,
+    flags: u32,
+    pad: u32,
+}
+
+#[repr(C)]
+struct Keys {
+    generation: u32,
+    count: u32,
+    keys: u64,
+}
+
+#[repr(C)]
+struct Held {
+    key: u64,
+    generation: u32,
+    kind: u32,
+}
+
+/// The number of a call: its direction (1: in, 2: out), its argument and its place in the group.
+const fn call<T>(direction: u32, number: u32) -> u32 {
+    direction << 30 | (size_of::<T>() as u32) << 16 | (b'p' as u32) << 8 | number
+}
+
+const REGISTER: u32 = call::<Registration>(1, 200);
+const RESERVE: u32 = call::<Reservation>(1, 201);
+const PREEMPT: u32 = call::<Preemption>(1, 203);
+const PREEMPT_ABORT: u32 = call::<Preemption>(1, 204);
+const CLEAR: u32 = call::<Clearing>(1, 205);
+const READ_KEYS: u32 = call::<Keys>(3, 206);
+const READ_RESERVATION: u32 = call::<Held>(2, 207);
+
+/// Calls the kernel with an argument of the type that `number` was made of.
+fn ask<T>(file: &File, number: u32, argument: &mut T) -> Result<(), IoError> {
+    // SAFETY: a descriptor that `file` owns; the kernel reads and writes as many bytes as the
+    // number says, which is the size of the argument; where that has an address, it is of a local
+    // that the caller keeps, with as many entries as it says.
+    let result = unsafe {
+        libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(number), std::ptr::from_mut(argument))
+    };
+    match result {
+        0 => Ok(()),
+        CONFLICT => Err(IoError::Os(libc::EBADE)),
+        refused if refused > 0 => Err(IoError::Os(libc::EIO)),
+        _ => Err(IoError::Os(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))),
+    }
+}
+
+/// Whether a block device has reservations, as far as asking shows it. `name` is the kernel's.
+pub(super) fn probe(file: &File, name: &str) -> Option<bool> {
+    match read_keys(file) {
+        Ok(_) => Some(true),
+        // A kernel without the call, or a user who may not ask: some drivers have reservations.
+        Err(IoError::Os(libc::ENOTTY | libc::EPERM | libc::EACCES)) => {
+            let may = ["nvme", "sd", "dm-"].iter().any(|prefix| name.starts_with(prefix));
+            if may { None } else { Some(false) }
+        }
+        Err(_) => Some(false),
+    }
+}
+
+fn read_keys(file: &File) -> Result<(u32, Vec<u64>), IoError> {
+    let mut keys = [0_u64; MAX_KEYS];
+    let mut argument =
+        Keys { generation: 0, count: MAX_KEYS as u32, keys: keys.as_mut_ptr() as u64 };
+    ask(file, READ_KEYS, &mut argument)?;
+    let count = (argument.count as usize).min(MAX_KEYS);
+    Ok((argument.generation, keys[..count].to_vec()))
+}
+
+/// The reservations of a block device that is open for writing.
+#[derive(Debug)]
+pub(super) struct BlockReservations {
+    file: File,
+    /// What a drop gives back.
+    registered: Option<u64>,
+}
+
+impl BlockReservations {
+    pub(super) fn of(file: &File) -> io::Result<BlockReservations> {
+        Ok(BlockReservations { file: file.try_clone()?, registered: None })
+    }
+}
+
+impl Reservations for BlockReservations {
+    fn register(&mut self, key: u64) -> Result<(), IoError> {
+        let mut argument = Registration { old_key: 0, new_key: key, flags: IGNORE_KEY, pad: 0 };
+        ask(&self.file, REGISTER, &mut argument)?;
+        self.registered = Some(key);
+        Ok(())
+    }
+
+    fn acquire(&mut self, key: u64, how: Acquire) -> Result<(), IoError> {
+        let (number, old_key) = match how {
+            Acquire::Free => {
+                return ask(&self.file, RESERVE, &mut Reservation { key, kind: TYPE, flags: 0 });
+            }
+            Acquire::Preempt(other) => (PREEMPT, other),
+            Acquire::PreemptAndAbort(other) => (PREEMPT_ABORT, other),
+        };
+        ask(&self.file, number, &mut Preemption { old_key, new_key: key, kind: TYPE, flags: 0 })
+    }
+
+    fn release(&mut self, key: u64) -> Result<(), IoError> {
+        self.registered = None;
+        // The end of the registration ends the reservation, too.
+        ask(&self.file, REGISTER, &mut Registration { old_key: key, new_key: 0, flags: 0, pad: 0 })
+    }
+
+    fn clear(&mut self, key: u64) -> Result<(), IoError> {
+        self.registered = None;
+        ask(&self.file, CLEAR, &mut Clearing { key, flags: 0, pad: 0 })
+    }
+
+    fn report(&mut self) -> Result<ReservationReport, IoError> {
+        let mut held = Held { key: 0, generation: 0, kind: 0 };
+        ask(&self.file, READ_RESERVATION, &mut held)?;
+        let (generation, keys) = read_keys(&self.file)?;
+        let is_held = held.kind != 0;
+        let registrant =
+            |key: &u64| Registrant { host: [0; 16], key: *key, holds: is_held && held.key == *key };
+        Ok(ReservationReport {
+            generation,
+            kind: held.kind as u8,
+            registrants: keys.iter().map(registrant).collect(),
+            holder_key: is_held.then_some(held.key),
+        })
+    }
+
+    fn host_identifier(&self) -> [u8; 16] {
+        [0; 16]
+    }
+}
+
+impl Drop for BlockReservations {
+    fn drop(&mut self) {
+        if let Some(key) = self.registered {
+            // A drive that is gone, or another host's by now, has nothing of ours to give back.
+            let _ = self.release(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As linux/pr.h makes them.
+    #[test]
+    fn the_calls_have_their_numbers() {
+        assert_eq!(REGISTER, 0x4018_70C8);
+        assert_eq!(RESERVE, 0x4010_70C9);
+        assert_eq!(PREEMPT, 0x4018_70CB);
+        assert_eq!(PREEMPT_ABORT, 0x4018_70CC);
+        assert_eq!(CLEAR, 0x4010_70CD);
+        assert_eq!(READ_KEYS, 0xC010_70CE);
+        assert_eq!(READ_RESERVATION, 0x8010_70CF);
+    }
+
+    #[test]
+    fn a_file_has_none() {
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(probe(&file, "a.img"), Some(false));
+        let mut reservations = BlockReservations::of(&file).unwrap();
+        let refused = reservations.register(7).unwrap_err();
+        assert!(crate::device::reservation::is_unsupported(refused), "{refused}");
+    }
+}
