@@ -31,6 +31,7 @@ Without root, or where namespaces are forbidden, the run's processes are those t
 import argparse
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import pathlib
@@ -53,7 +54,8 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
 CLONE_NEWNS, CLONE_NEWNET, CLONE_NEWPID = 0x20000, 0x40000000, 0x20000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 1 << 18
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-LOOP_CLR_FD, SIOCSIFFLAGS, IFF_UP = 0x4C01, 0x8914, 1
+LOOP_CLR_FD, LOOP_GET_STATUS64, LOOP_INFO64_BYTES = 0x4C01, 0x4C05, 232
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -116,17 +118,27 @@ def remove_folder(folder, name, say):
 
 
 def release_loop_devices(folder, say):
-    """Loop devices are the machine's: those on files of the run would stay."""
+    """Loop devices are the machine's: those on files of the run would stay. By inode, as a path of a chroot means nothing here."""
+    files = set()
+    for at, _, names in os.walk(folder):
+        for name in names:
+            try:
+                found = os.lstat(os.path.join(at, name))
+                files.add((found.st_dev, found.st_ino))
+            except OSError:
+                continue
     for backing in pathlib.Path("/sys/block").glob("loop*/loop/backing_file"):
-        if not read(backing).startswith(folder + "/"):
-            continue
         device = f"/dev/{backing.parent.parent.name}"
-        say(f"detaching {device} from {read(backing)}")
         try:
             with open(device, "rb") as file:
-                fcntl.ioctl(file, LOOP_CLR_FD)
+                info = fcntl.ioctl(file, LOOP_GET_STATUS64, bytes(LOOP_INFO64_BYTES))
+                # Its path, too, since the file may be deleted.
+                if struct.unpack_from("QQ", info) in files or read(backing).startswith(folder + "/"):
+                    say(f"detaching {device} from {read(backing)}")
+                    fcntl.ioctl(file, LOOP_CLR_FD)
         except OSError as error:
-            say(f"{device}: {error}")
+            if error.errno != errno.ENXIO:  # detached meanwhile
+                say(f"{device}: {error}")
 
 
 def give_back_huge_pages(record, say):

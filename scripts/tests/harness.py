@@ -102,7 +102,7 @@ class Scratch:
         left += [f"file {name}" for name in sorted(os.listdir(self.folder))]
         left += [f"file {path}" for path in sorted(self.shared() - self.shared_before)]
         left += [f"record {path}" for path in self.records()]
-        left += [f"loop device on {file}" for file in loop_files() if file.startswith(self.folder)]
+        left += [f"loop device on {file}" for file in loop_files() if os.path.basename(self.folder) in file]
         more = self.pages() - self.pages_before
         if more > 0:
             left.append(f"{more} huge pages")
