@@ -108,6 +108,33 @@ fn without_copies_what_is_lost_is_named_and_the_rest_restores() {
 }
 
 #[test]
+fn a_drive_that_was_not_named_keeps_its_place() {
+    let (place, content) = mirrored();
+    let all = ["a.img", "b.img", "c.img"];
+    let shown = place.run_bare(&with(&all, &["show", "--json"])).ok().json();
+    let serials: Vec<_> = shown["drives"].as_array().unwrap().iter().collect();
+    let serial = |file: &str| {
+        let of = serials.iter().find(|d| d["address"].as_str().unwrap().ends_with(file)).unwrap();
+        of["serial"].as_str().unwrap().to_owned()
+    };
+    let (lost, unnamed) = (serial("a.img"), serial("b.img"));
+    fs::rename(place.path("a.img"), place.path("away.img")).unwrap();
+    place.sparse_file("new.img", 48 << 20);
+    let repair = ["verify", "--repair", "--replacement", "new.img"];
+    let unclear = place.run_bare(&with(&["c.img"], &repair));
+    unclear.fails(2, &["--replaces", &lost, &unnamed]);
+    let named = [&repair[..], &["--replaces", &lost]].concat();
+    place.run_bare(&with(&["c.img"], &named)).fails(10, &["missing", &unnamed]);
+    // Nothing was written: the drive that was away is a member as before.
+    fs::rename(place.path("away.img"), place.path("a.img")).unwrap();
+    place.run_bare(&with(&all, &["verify"])).ok();
+    fs::remove_file(place.path("a.img")).unwrap();
+    place.run_bare(&with(&["c.img", "b.img"], &named)).ok();
+    restores(&place, &["new.img", "c.img"], "llama@1", &content);
+    restores(&place, &["new.img", "b.img"], "llama@1", &content);
+}
+
+#[test]
 fn mistakes_are_reported() {
     let place = Place::empty();
     let mirror = ["format", "--redundancy", "mirror", "--size", SIZE, "--yes"];

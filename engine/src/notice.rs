@@ -5,7 +5,6 @@ use std::fmt;
 
 use crate::drive_info::DriveInfo;
 use crate::error::Damage;
-use crate::format::Owner;
 use crate::units::Generation;
 
 /// Something that was found and handled, and that a person should know.
@@ -62,11 +61,11 @@ pub enum Notice {
         /// The generation that the other owner wrote.
         generation: Generation,
         /// That owner.
-        owner: Owner,
+        owner: String,
         /// The generation after it, whose parent is gone.
         after: Generation,
         /// Its owner.
-        owner_after: Owner,
+        owner_after: String,
     },
     /// Somebody else made something over a drive; the pool can be read only.
     Foreign {
@@ -172,10 +171,9 @@ impl fmt::Display for Notice {
             ),
             Notice::OtherOwner { generation, owner, after, owner_after } => write!(
                 f,
-                "two owners have written the pool: generation {generation}, by {}, is not what \
-                 generation {after}, by {}, was made from; a commit of that time may be lost",
-                OwnerText(owner),
-                OwnerText(owner_after)
+                "two owners have written the pool: generation {generation}, by {owner}, is not what \
+                 generation {after}, by {owner_after}, was made from; a commit of that time may be \
+                 lost"
             ),
             Notice::Foreign { address, serial, what } => write!(
                 f,
@@ -207,19 +205,6 @@ impl fmt::Display for Notice {
                     "generation {generation} was on some drives only; it is on all drives now"
                 )
             }
-        }
-    }
-}
-
-/// An owner in a message.
-struct OwnerText<'a>(&'a Owner);
-
-impl fmt::Display for OwnerText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Owner { open_id, process, .. } = self.0;
-        match (self.0.command.as_str(), self.0.host_name.as_str()) {
-            ("", "") => write!(f, "opening {open_id}"),
-            (command, host) => write!(f, "{command} (pid {}) on {host}", process.pid),
         }
     }
 }

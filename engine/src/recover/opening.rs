@@ -226,15 +226,23 @@ fn report_membership(membership: &Membership, writable: bool, notices: &mut Vec<
     }
 }
 
+/// An owner in a message.
+fn name_of(owner: &Owner) -> String {
+    match (owner.command.as_str(), owner.host_name.as_str()) {
+        ("", "") => format!("opening {}", owner.open_id),
+        (command, host) => format!("{command} (pid {}) on {host}", owner.process.pid),
+    }
+}
+
 /// Notices about the catalogue, about an interrupted commit, and about other owners. Opening for
 /// writing then writes a new catalogue and a new root to every drive, which repairs the first two.
 fn report_newest(newest: &Newest, roots: &Roots, writable: bool, notices: &mut Vec<Notice>) {
     for Break { root, before } in roots.breaks() {
         notices.push(Notice::OtherOwner {
             generation: before.generation,
-            owner: before.owner.clone(),
+            owner: name_of(&before.owner),
             after: root.generation,
-            owner_after: root.owner.clone(),
+            owner_after: name_of(&root.owner),
         });
     }
     if let Some(GivenUp { lost, damage }) = &newest.given_up {

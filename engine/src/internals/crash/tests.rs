@@ -59,6 +59,7 @@ fn late_writes_of_a_killed_owner_land_at_every_place_of_a_successors_life() {
     // A save over one drive, and an opening of a mirror; `scripts/crash-test` does all.
     let items = [0, 4 * acts + acts - 1].map(|number| first_late(&worlds) + number);
     let (landings, ..) = run(&items, &worlds, 2);
+    println!("{landings} landings");
     assert!(landings > 100, "{landings}");
 }
 
@@ -67,6 +68,7 @@ fn late_writes_land_one_by_one() {
     let worlds = few_worlds();
     let first = first_late(&worlds) + LATE_SWEEPS;
     let (landings, ..) = run(&(first..first + LATE_RUNS).collect::<Vec<_>>(), &worlds, 2);
+    println!("{landings} landings");
     assert!(landings > LATE_RUNS as u64 / 4, "{landings}");
 }
 

@@ -14,9 +14,10 @@ use crate::format::{
 use crate::notice::Notice;
 use crate::pool::handle::Pool;
 use crate::pool::hold::Hold;
+use crate::pool::options::PoolMode;
 use crate::pool::verify::Scope;
 use crate::pool::verify::report::Tally;
-use crate::recover::labels::{check_labels, repair_labels};
+use crate::recover::labels::{check_labels, read_labels, repair_labels};
 use crate::recover::metadata::{
     self, BadCopy, Decode, Found, Subject, Wrong, bad_copy, repair_metadata,
 };
@@ -69,7 +70,11 @@ impl<'a> MetadataPass<'a> {
             let mut copies = 0;
             let mut labels: Vec<_> = label.drives.iter().map(|_| None).collect();
             for drive in label.live() {
-                labels[drive.as_usize()] = Some(check_labels(drives, &label, drive));
+                // A pool that is open for reading has a label of its own where drives are missing.
+                labels[drive.as_usize()] = Some(match context.mode {
+                    PoolMode::ReadWrite => check_labels(drives, &label, drive),
+                    PoolMode::ReadOnly => read_labels(drives, drive.as_usize())?,
+                });
                 copies += 4;
             }
             notices.extend(repair_labels(drives, &labels, repair));
