@@ -7,7 +7,8 @@ use std::hint::black_box;
 use stanchion_testing::internals::bench::{ReactorHarness, RecoveryHarness};
 use stanchion_testing::internals::extent::ExtentMap;
 use stanchion_testing::internals::format::{
-    Access, Attributes, Catalogue, CatalogueEntry, ChunkRecord, MetaExtent, SegmentTable, Shard,
+    Access, Attributes, Catalogue, CatalogueEntry, ChunkRecord, MetaExtent, SegmentTable, TableRef,
+    TableRun,
 };
 use stanchion_testing::internals::ring::{CompleteEntry, RingSizes, SubmitEntry, Transfer, pair};
 use stanchion_testing::internals::units::{Copies, DriveIndex, Generation, Location};
@@ -120,14 +121,6 @@ fn catalogue_decode() -> Box<dyn FnMut()> {
 
 /// Of a segment of 16 GiB over eight drives.
 fn table() -> SegmentTable {
-    let shard = |i: u64| Shard {
-        name: format!("layer.{i}"),
-        offset_bytes: i << 20,
-        len_bytes: 1 << 20,
-        dtype: "F16".into(),
-        shape: vec![1 << 19],
-        ..Shard::default()
-    };
     let chunk = |number: u64| {
         let location = Location { drive: DriveIndex((number % 8) as u16), slot: number / 8 };
         ChunkRecord { crc64: number, copies: Copies::one(location) }
@@ -138,7 +131,6 @@ fn table() -> SegmentTable {
         participant: 0,
         len_bytes: 16 << 30,
         chunk_bytes: MIB,
-        shards: (0..200).map(shard).collect(),
         chunks: (0..16 << 10).map(chunk).collect(),
     }
 }
@@ -146,16 +138,19 @@ fn table() -> SegmentTable {
 fn table_encode() -> Box<dyn FnMut()> {
     let table = table();
     Box::new(move || {
-        black_box(black_box(&table).encode(CATALOGUE_OFFSET_BYTES));
+        black_box(black_box(&table).encode());
     })
 }
 
 fn table_decode() -> Box<dyn FnMut()> {
     let table = table();
-    let encoded = table.encode(CATALOGUE_OFFSET_BYTES);
+    let encoded = table.encode();
+    let blocks = encoded.extent.blocks() as u32;
+    let run = TableRun { drive: DriveIndex(0), copy: 0, blocks, first_block: 1 };
+    let named = TableRef::of(&encoded.extent, vec![run]);
     Box::new(move || {
         let bytes = black_box(&encoded.bytes);
-        let decoded = SegmentTable::decode(bytes, &encoded.extent, POOL, table.checkpoint, 0);
+        let decoded = SegmentTable::decode(bytes, &named, POOL, table.checkpoint, 0);
         black_box(decoded.unwrap());
     })
 }

@@ -105,17 +105,14 @@ fn a_damaged_shard_does_not_hurt_the_others() {
 
 #[test]
 fn one_copy_of_a_metadata_object_is_repaired_from_the_other() {
-    for object in ["manifest", "segment table"] {
-        for drive in [0, 1] {
+    for object in ["manifest", "segment table", "shard list"] {
+        for copy in [0, 1] {
             let (place, places) = saved();
-            let extent = match object {
-                "manifest" => places.catalogue.entries[0].manifest,
-                _ => places.manifest.segments[0].table,
-            };
-            places.flip((drive, extent.offset_bytes + 70));
+            let (drive, offset) = places.copies(object)[copy];
+            places.flip((drive, offset + 70));
             restores(&place);
             let of = format!("damaged {object} of llama@100");
-            let at = format!("at byte {}", extent.offset_bytes);
+            let at = format!("at byte {offset}");
             is_repaired(&place, &[&of, places.serial(drive), &at]);
         }
     }
@@ -123,13 +120,11 @@ fn one_copy_of_a_metadata_object_is_repaired_from_the_other() {
 
 #[test]
 fn all_copies_of_a_metadata_object_gone_is_damage() {
-    for object in ["manifest", "segment table"] {
+    for object in ["manifest", "segment table", "shard list"] {
         let (place, places) = saved();
-        let extent = match object {
-            "manifest" => places.catalogue.entries[0].manifest,
-            _ => places.manifest.segments[0].table,
-        };
-        (0..2).for_each(|drive| places.flip((drive, extent.offset_bytes + 70)));
+        for (drive, offset) in places.copies(object) {
+            places.flip((drive, offset + 70));
+        }
         let of = format!("damaged {object} of llama@100");
         does_not_restore(&place, &[&of]);
         let verified = place.run(&["verify"]).fails(3, &["2 damaged"]);
@@ -277,7 +272,8 @@ fn any_flipped_byte_is_named_or_harmless() {
                     places.root_offsets(drive, places.root.generation)[numbers.below(2) as usize],
                     places.root.catalogue.offset_bytes,
                     places.catalogue.entries[0].manifest.offset_bytes,
-                    places.manifest.segments[0].table.offset_bytes,
+                    places.copies("segment table")[0].1,
+                    places.copies("shard list")[0].1,
                 ];
                 blocks[numbers.below(blocks.len() as u64) as usize] + numbers.below(4096)
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which units of an area are used: chunk slots of a drive, or blocks of the metadata area.
+//! Which units of an area of a drive are used: its chunk slots, or its units of metadata.
 //!
 //! Invariants:
 //! - The map is in memory only. It is derived from the reachable manifests at open, so a crash can
@@ -169,6 +169,59 @@ impl ExtentMap {
         true
     }
 
+    /// Uses `count` units as near to the end as they lie and returns them, in one run if there is
+    /// one, otherwise in at most `most_runs`, long ones first. `None` when that is not possible.
+    pub fn allocate_back(&mut self, count: u64, most_runs: usize) -> Option<Vec<(u64, u64)>> {
+        if count == 0 || count > self.free {
+            return None;
+        }
+        let single = self.runs_back(count).find(|(_, run)| *run == count);
+        let taken = single.map(|run| vec![run]).or_else(|| {
+            let mut all: Vec<(u64, u64)> = self.runs_back(count).collect();
+            all.sort_by_key(|(_, run)| std::cmp::Reverse(*run));
+            let mut missing = count;
+            let mut taken = Vec::new();
+            for (start, run) in all.into_iter().take(most_runs) {
+                let part = run.min(missing);
+                missing -= part;
+                taken.push((start + run - part, part));
+                if missing == 0 {
+                    return Some(taken);
+                }
+            }
+            None
+        })?;
+        taken.iter().for_each(|(start, run)| self.set(*start, *run));
+        Some(taken)
+    }
+
+    /// The start of the lowest run of `count` units that are free in each of the maps.
+    pub fn lowest_common_run(maps: &[ExtentMap], count: u64) -> Option<u64> {
+        let len = maps.iter().map(|map| map.len).min()?;
+        let mut start = 0_u64;
+        'search: while start.checked_add(count)? <= len {
+            for map in maps {
+                if let Some(used) = map.last(start, start + count, USED) {
+                    start = map.first(used + 1, map.len, FREE)?;
+                    continue 'search;
+                }
+            }
+            return Some(start);
+        }
+        None
+    }
+
+    /// Every free unit once, in runs as start and length, from the end. Runs are cut at `longest`.
+    fn runs_back(&self, longest: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let mut to = self.len;
+        std::iter::from_fn(move || {
+            let end = self.last(0, to, FREE)? + 1;
+            let least = end.saturating_sub(longest);
+            to = self.last(least, end, USED).map_or(least, |used| used + 1);
+            Some((to, end - to))
+        })
+    }
+
     /// Every free unit once, in runs as start and length: those that start after the cursor, then
     /// those before it. A run that contains the cursor is one of the latter. Runs are cut at
     /// `longest`, so that a search for a short run does not walk over a long one.
@@ -225,6 +278,24 @@ impl ExtentMap {
         let unit = at as u64 * WORD_BITS + u64::from(bits.trailing_zeros());
         (unit < to).then_some(unit)
     }
+
+    /// The last unit of `from..to` that has the state `view`. `to` is at most the map's length.
+    fn last(&self, from: u64, to: u64, view: View) -> Option<u64> {
+        if from >= to {
+            return None;
+        }
+        let mut at = word_of(to - 1);
+        let mut bits = view(self.words[at]) & (u64::MAX >> (WORD_BITS - 1 - (to - 1) % WORD_BITS));
+        while bits == 0 {
+            if at as u64 * WORD_BITS <= from {
+                return None;
+            }
+            at -= 1;
+            bits = view(self.words[at]);
+        }
+        let unit = at as u64 * WORD_BITS + u64::from(bits.ilog2());
+        (unit >= from).then_some(unit)
+    }
 }
 
 fn word_of(unit: u64) -> usize {
@@ -256,6 +327,7 @@ mod tests {
         Release(u64, u64),
         AllocateRun(u64),
         AllocateMany(u64),
+        AllocateBack(u64, usize),
     }
 
     fn any_step() -> impl Strategy<Value = Step> {
@@ -265,6 +337,7 @@ mod tests {
             (0..420_u64, 0..150_u64).prop_map(|(start, count)| Step::Release(start, count)),
             (0..100_u64).prop_map(Step::AllocateRun),
             (0..200_u64).prop_map(Step::AllocateMany),
+            (0..200_u64, 1..6_usize).prop_map(|(count, most)| Step::AllocateBack(count, most)),
         ]
     }
 
@@ -282,7 +355,11 @@ mod tests {
         }
 
         fn longest_free_run(&self) -> u64 {
-            self.0.split(|used| *used).map(|run| run.len() as u64).max().unwrap_or(0)
+            self.free_runs().into_iter().max().unwrap_or(0)
+        }
+
+        fn free_runs(&self) -> Vec<u64> {
+            self.0.split(|used| *used).map(|run| run.len() as u64).collect()
         }
 
         fn free(&self) -> u64 {
@@ -325,6 +402,27 @@ mod tests {
                 prop_assert!(out.iter().all(|i| !model.0[*i as usize]));
                 model.set(true, out);
             }
+            Step::AllocateBack(count, most_runs) => {
+                let mut runs = model.free_runs();
+                runs.sort_unstable_by_key(|run| std::cmp::Reverse(*run));
+                let possible = count > 0 && count <= runs.iter().take(most_runs).sum();
+                let taken = map.allocate_back(count, most_runs);
+                prop_assert_eq!(taken.is_some(), possible);
+                let Some(taken) = taken else { return Ok(()) };
+                let single = count <= model.longest_free_run();
+                let most_runs = if single { 1 } else { most_runs };
+                prop_assert!(taken.len() <= most_runs);
+                prop_assert_eq!(taken.iter().map(|(_, run)| run).sum::<u64>(), count);
+                if let [(start, run)] = taken[..] {
+                    let above = (start + 1..model.0.len() as u64 - run + 1)
+                        .find(|above| model.first_unlike(false, *above, run).is_none());
+                    prop_assert_eq!(above, None, "a run nearer to the end");
+                }
+                for (start, run) in taken {
+                    prop_assert_eq!(model.first_unlike(false, start, run), None);
+                    model.set(true, start..start + run);
+                }
+            }
         }
         Ok(())
     }
@@ -343,6 +441,32 @@ mod tests {
             }
             prop_assert_eq!((map.len(), map.is_empty()), (len, len == 0));
             prop_assert!(map.is_used(len));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_common_run_is_the_lowest(
+            used in vec(vec(any::<bool>(), 150), 1..4),
+            gaps in vec((0..150_u64, 0..70_u64), 0..4),
+            count in 1..70_u64,
+        ) {
+            let mut models: Vec<Model> = used.into_iter().map(Model).collect();
+            for (start, len) in gaps {
+                models.iter_mut().for_each(|m| m.set(false, start..(start + len).min(150)));
+            }
+            let maps: Vec<ExtentMap> = models.iter().map(|model| {
+                let mut map = ExtentMap::new(150);
+                (0..150).filter(|unit| model.0[*unit as usize]).for_each(|unit| {
+                    map.cover(unit, 1);
+                });
+                map
+            }).collect();
+            let is_free = |start: &u64| {
+                start + count <= 150
+                    && models.iter().all(|model| model.first_unlike(false, *start, count).is_none())
+            };
+            prop_assert_eq!(ExtentMap::lowest_common_run(&maps, count), (0..150).find(is_free));
         }
     }
 

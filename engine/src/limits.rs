@@ -23,6 +23,8 @@ pub const MAX_NAME_BYTES: usize = 128;
 pub const MAX_PARTICIPANTS: u32 = 65_536;
 /// Shards of one segment.
 pub const MAX_SHARDS: usize = 1 << 20;
+/// Metadata bytes of the shards of one segment: they are read and written as one object.
+pub const MAX_SHARD_LIST_BYTES: u64 = 256 << 20;
 /// Bytes of a shard's name, UTF-8.
 pub const MAX_SHARD_NAME_BYTES: usize = 1024;
 /// Bytes of a shard's dtype, ASCII.

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use stanchion_testing::internals::format::{
-    Catalogue, Label, Layout, Manifest, MetaExtent, Root, SegmentTable, Zone,
+    Catalogue, Label, Layout, Manifest, MetaExtent, Root, SegmentTable, TableRun, Zone,
 };
 use stanchion_testing::internals::units::Generation;
 use stanchion_testing::limits::{BLOCK_BYTES, ROOT_SLOTS};
@@ -60,9 +60,13 @@ impl Places {
         let entry = &catalogue.entries[0];
         let bytes = read_extent(&open[0], &entry.manifest);
         let manifest = Manifest::decode(&bytes, &entry.manifest, label.pool, entry.id).unwrap();
-        let extent = manifest.segments[0].table;
-        let bytes = read_extent(&open[0], &extent);
-        let table = SegmentTable::decode(&bytes, &extent, label.pool, entry.id, 0).unwrap();
+        let named = &manifest.segments[0].table;
+        let first = named.copies().next().unwrap();
+        let holder = labels.iter().position(|label| label.index == first[0].drive).unwrap();
+        let pieces =
+            first.iter().map(|run| read(&open[holder], run.offset_bytes(), run.len_bytes()));
+        let bytes = pieces.collect::<Vec<_>>().concat();
+        let table = SegmentTable::decode(&bytes, named, label.pool, entry.id, 0).unwrap();
         Places { files, root, catalogue, manifest, table, labels }
     }
 
@@ -77,6 +81,22 @@ impl Places {
     /// The drive on the command line that has this place in the pool's table.
     fn given(&self, index: u16) -> usize {
         self.labels.iter().position(|label| label.index.0 == index).unwrap()
+    }
+
+    /// Where each copy of the first checkpoint's manifest, segment table or shard list starts.
+    pub fn copies(&self, object: &str) -> Vec<At> {
+        let segment = &self.manifest.segments[0];
+        let reference = match object {
+            "manifest" => {
+                let offset = self.catalogue.entries[0].manifest.offset_bytes;
+                return (0..self.files.len()).map(|drive| (drive, offset)).collect();
+            }
+            "segment table" => &segment.table,
+            "shard list" => &segment.list,
+            other => panic!("no object {other}"),
+        };
+        let start = |runs: &[TableRun]| (self.given(runs[0].drive.0), runs[0].offset_bytes());
+        reference.copies().map(start).collect()
     }
 
     /// Every copy of each label.

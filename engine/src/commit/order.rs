@@ -2,9 +2,9 @@
 //! The order in which a new generation reaches the drives.
 //!
 //! 1. A look at one drive's root ring, which shows whether another owner writes the pool, too (see
-//!    [`rival`]). Then metadata (segment tables, manifests, the whole catalogue) to every drive.
-//!    Data chunks were written and completed before. "Every drive" means each that the label does
-//!    not call absent.
+//!    [`rival`]). Then metadata: manifests and the whole catalogue to every drive, segment tables
+//!    and shard lists to the drives that were chosen for them. Data chunks were written and
+//!    completed before. "Every drive" means each that the label does not call absent.
 //! 2. Flush every drive. From here on everything that the new root names is durable everywhere.
 //! 3. The same look again.
 //! 4. The root's front copy to every drive, durable when it completes.
@@ -52,10 +52,11 @@ fn look(plan: &Plan, drives: &mut dyn Drives) -> Result<(), CommitFailure> {
 fn write_metadata(plan: &Plan, drives: &mut dyn Drives) -> Result<(), CommitFailure> {
     let mut batch = Vec::new();
     for write in &plan.metadata {
-        batch.extend(plan.label.live().map(|drive| DriveCommand::Write {
+        let pieces = write.pieces(plan.label.live()).into_iter();
+        batch.extend(pieces.map(|(drive, offset_bytes, data)| DriveCommand::Write {
             drive,
-            offset_bytes: write.offset_bytes,
-            data: &write.bytes,
+            offset_bytes,
+            data,
             durable: false,
         }));
     }

@@ -5,18 +5,59 @@ use std::sync::Arc;
 
 use crate::error::{Damage, Error};
 use crate::format::{
-    Attributes, Catalogue, CatalogueEntry, ChunkRecord, Label, Manifest, MetaExtent, Owner, Root,
-    SegmentRef, SegmentTable,
+    Attributes, Catalogue, CatalogueEntry, ChunkRecord, Encoded, Label, Manifest, MetaExtent,
+    Owner, Root, SegmentRef, SegmentTable, ShardList, TableRef, TableRun,
 };
 use crate::name::CheckpointName;
 use crate::state::{Change, Committed, OpenCheckpoint, State};
-use crate::units::Generation;
+use crate::units::{DriveIndex, Generation};
 
-/// Bytes that go to the same place on every drive: whole blocks.
+/// A metadata object, in whole blocks, and where it goes.
 #[derive(Debug)]
 pub(super) struct MetaWrite {
-    pub(super) offset_bytes: u64,
     pub(super) bytes: Vec<u8>,
+    pub(super) places: Places,
+}
+
+/// Where a metadata object goes.
+#[derive(Debug)]
+pub(super) enum Places {
+    /// To this offset of every drive that takes part.
+    Everywhere(u64),
+    /// To these runs; each copy is the whole object.
+    Runs(Vec<TableRun>),
+}
+
+impl MetaWrite {
+    fn everywhere(encoded: Encoded) -> MetaWrite {
+        let places = Places::Everywhere(encoded.extent.offset_bytes);
+        MetaWrite { bytes: encoded.bytes, places }
+    }
+
+    /// The writes to these drives: drive, offset and bytes.
+    pub(super) fn pieces<'a>(
+        &'a self,
+        live: impl Iterator<Item = DriveIndex> + 'a,
+    ) -> Vec<(DriveIndex, u64, &'a [u8])> {
+        let runs = match &self.places {
+            Places::Everywhere(offset_bytes) => {
+                return live.map(|drive| (drive, *offset_bytes, self.bytes.as_slice())).collect();
+            }
+            Places::Runs(runs) => runs,
+        };
+        let live: Vec<DriveIndex> = live.collect();
+        let mut pieces = Vec::with_capacity(runs.len());
+        for copy in runs.chunk_by(|a, b| a.copy == b.copy) {
+            let mut left = self.bytes.as_slice();
+            for run in copy {
+                let (piece, rest) = left.split_at((run.len_bytes() as usize).min(left.len()));
+                left = rest;
+                pieces.push((run.drive, run.offset_bytes(), piece));
+            }
+        }
+        pieces.retain(|(drive, ..)| live.contains(drive));
+        pieces
+    }
 }
 
 /// Everything that makes one generation.
@@ -183,10 +224,11 @@ fn encode_catalogue(
 ) -> (MetaWrite, MetaExtent) {
     let offset_bytes = label.layout.catalogue_offset(generation);
     let encoded = Catalogue { pool: label.pool, generation, entries }.encode(offset_bytes);
-    (MetaWrite { offset_bytes, bytes: encoded.bytes }, encoded.extent)
+    let extent = encoded.extent;
+    (MetaWrite::everywhere(encoded), extent)
 }
 
-/// Encodes the tables and the manifest of an open checkpoint.
+/// Encodes the tables, the lists and the manifest of an open checkpoint.
 fn describe(
     state: &State,
     open: &OpenCheckpoint,
@@ -207,14 +249,24 @@ fn describe(
             participant,
             len_bytes: segment.len_bytes,
             chunk_bytes: layout.chunk_bytes(),
-            shards: segment.shards.clone(),
             chunks: records.map(|(copies, crc64)| ChunkRecord { crc64, copies: *copies }).collect(),
         };
-        let offset_bytes = layout.meta_block_offset(segment.table.start);
-        let encoded = table.encode(offset_bytes);
-        metadata.push(MetaWrite { offset_bytes, bytes: encoded.bytes });
+        let list = ShardList {
+            pool,
+            checkpoint: open.identity.id,
+            participant,
+            len_bytes: segment.len_bytes,
+            shards: segment.shards.clone(),
+        };
+        let mut place = |encoded: Encoded, runs: &[TableRun]| {
+            let places = Places::Runs(runs.to_vec());
+            metadata.push(MetaWrite { bytes: encoded.bytes, places });
+            TableRef::of(&encoded.extent, runs.to_vec())
+        };
+        let table = place(table.encode(), &segment.table);
+        let list = place(list.encode(), &segment.list);
         bytes += segment.len_bytes;
-        segments.push(SegmentRef { len_bytes: segment.len_bytes, table: encoded.extent });
+        segments.push(SegmentRef { len_bytes: segment.len_bytes, table, list });
     }
     let participants = segments.len() as u32;
     let manifest = Manifest {
@@ -224,9 +276,10 @@ fn describe(
         step: open.name.step,
         segments,
     };
-    let offset_bytes = layout.meta_block_offset(open.manifest.start);
-    let encoded = manifest.encode(offset_bytes);
-    metadata.push(MetaWrite { offset_bytes, bytes: encoded.bytes });
+    let unit = open.manifest.map_or(0, |run| run.start);
+    let encoded = manifest.encode(layout.meta_unit_offset(unit));
+    let extent = encoded.extent;
+    metadata.push(MetaWrite::everywhere(encoded));
     let entry = CatalogueEntry {
         id: open.identity.id,
         name: open.name.name.clone(),
@@ -235,7 +288,7 @@ fn describe(
         participants,
         committed_unix_ns: now_unix_ns,
         generation: state.next_generation(),
-        manifest: encoded.extent,
+        manifest: extent,
         access: open.identity.access,
         pinned: false,
         attributes: Attributes::default(),

@@ -131,8 +131,11 @@ fn a_look_then_metadata_then_flush_then_a_look_then_front_roots_then_back_roots(
         let offset = layout.root_offset(zone, Generation(2), CAPACITY_BYTES);
         vec![format!("0: durable {offset:#x}"), format!("1: durable {offset:#x}")]
     };
-    // A table and a manifest of each, and the catalogue.
-    let metadata = vec![["0: write".to_owned(), "1: write".to_owned()]; 5].concat();
+    // A table, a list and a manifest of each, and the catalogue.
+    let metadata: Vec<String> = recorded.batches[0].clone();
+    for drive in ["0: write", "1: write"] {
+        assert_eq!(metadata.iter().filter(|write| *write == drive).count(), 7);
+    }
     let flush = vec!["0: flush".to_owned(), "1: flush".to_owned()];
     // At the slots of this generation and of the one before, on one drive.
     let look = vec!["0: read".to_owned(); 2];

@@ -198,7 +198,7 @@ impl Catalogue {
         if self.entries.len() > layout.max_checkpoints() {
             return Err(corrupt(format!("{} checkpoints", self.entries.len())));
         }
-        match self.entries.iter().find(|e| layout.meta_blocks_of(&e.manifest).is_none()) {
+        match self.entries.iter().find(|e| layout.meta_units_of(&e.manifest).is_none()) {
             Some(entry) => Err(corrupt(format!(
                 "the manifest of {}@{} lies outside the metadata area",
                 entry.name, entry.step
@@ -289,7 +289,7 @@ mod tests {
     }
 
     fn entry(id: u128, name: &str, step: u64) -> CatalogueEntry {
-        let offset_bytes = layout().meta_block_offset(id as u64);
+        let offset_bytes = layout().meta_unit_offset(id as u64);
         CatalogueEntry {
             id: Uuid::from_u128(id),
             name: name.into(),

@@ -8,28 +8,41 @@
 //! | 88     | 4       | segments                                            |
 //! | 92     | 2       | length of the name                                  |
 //! | 94     | 2       | zero                                                |
-//! | 96     | 40 each | segments: length 8, extent of the segment table 32  |
+//! | 96     |         | segments: length 8, then references (`table_ref`) to the segment table and the shard list |
 //! |        |         | name                                                |
 
 use uuid::Uuid;
 
 use super::catalogue::{check_name, check_participants};
 use super::codec::{Magic, PROLOGUE_BYTES, Reader, Writer, corrupt};
-use super::{CatalogueEntry, Encoded, FormatError, Layout, MetaExtent};
+use super::{CatalogueEntry, Encoded, FormatError, Layout, MetaExtent, TableRef};
 use crate::limits::{MAX_NAME_BYTES, MAX_SEGMENT_BYTES};
 
 const MAGIC: Magic = *b"STN MANI";
 
 const HEADER_BYTES: u64 = 32;
-const SEGMENT_BYTES: u64 = 8 + MetaExtent::ENCODED_BYTES;
+/// Bytes of a segment without the runs of its references.
+const SEGMENT_BYTES: u64 = 8 + TableRef::encoded_bytes(2, 0);
 
 /// One participant's segment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentRef {
     /// Its length.
     pub len_bytes: u64,
-    /// Its table.
-    pub table: MetaExtent,
+    /// Its segment table.
+    pub table: TableRef,
+    /// Its shard list.
+    pub list: TableRef,
+}
+
+impl SegmentRef {
+    fn check(&self) -> Result<(), String> {
+        if self.len_bytes > MAX_SEGMENT_BYTES {
+            return Err(format!("a segment of {} bytes", self.len_bytes));
+        }
+        self.table.check()?;
+        self.list.check()
+    }
 }
 
 /// The segments of a checkpoint.
@@ -52,15 +65,22 @@ impl Manifest {
     pub fn check(&self) -> Result<(), String> {
         check_name(&self.name)?;
         check_participants(self.segments.len() as u64)?;
-        match self.segments.iter().find(|s| s.len_bytes > MAX_SEGMENT_BYTES) {
-            Some(segment) => Err(format!("a segment of {} bytes", segment.len_bytes)),
-            None => Ok(()),
-        }
+        self.segments.iter().try_for_each(SegmentRef::check)
     }
 
-    /// Bytes of the encoding, without the padding to whole blocks.
-    pub fn encoded_bytes(name: &str, participants: u32) -> u64 {
-        PROLOGUE_BYTES + HEADER_BYTES + u64::from(participants) * SEGMENT_BYTES + name.len() as u64
+    /// Bytes of the encoding, without the padding to whole blocks. `runs` are those of all tables
+    /// and lists.
+    pub fn encoded_bytes(name: &str, participants: u32, runs: u64) -> u64 {
+        PROLOGUE_BYTES
+            + HEADER_BYTES
+            + u64::from(participants) * SEGMENT_BYTES
+            + TableRef::encoded_bytes(0, runs)
+            + name.len() as u64
+    }
+
+    /// Runs of all tables and lists.
+    fn runs(&self) -> u64 {
+        self.segments.iter().map(|s| (s.table.runs.len() + s.list.runs.len()) as u64).sum()
     }
 
     /// The bytes for every drive, to be written at `offset_bytes` in the metadata area.
@@ -69,7 +89,7 @@ impl Manifest {
     /// When [`Manifest::check`] fails: a manifest that no reader accepts must not be committed.
     pub fn encode(&self, offset_bytes: u64) -> Encoded {
         assert_eq!(self.check(), Ok(()), "an impossible manifest");
-        let len_bytes = Self::encoded_bytes(&self.name, self.segments.len() as u32);
+        let len_bytes = Self::encoded_bytes(&self.name, self.segments.len() as u32, self.runs());
         let mut writer = Writer::new(MAGIC, self.pool, len_bytes);
         writer.uuid(self.checkpoint);
         writer.u64(self.step);
@@ -78,7 +98,8 @@ impl Manifest {
         writer.zeros(2);
         for segment in &self.segments {
             writer.u64(segment.len_bytes);
-            writer.extent(&segment.table);
+            segment.table.encode(&mut writer);
+            segment.list.encode(&mut writer);
         }
         writer.put(self.name.as_bytes());
         let encoded = writer.seal(offset_bytes);
@@ -104,7 +125,9 @@ impl Manifest {
         reader.zeros(2)?;
         let mut segments = Vec::with_capacity(reader.count(count.into(), SEGMENT_BYTES)?);
         for _ in 0..count {
-            segments.push(SegmentRef { len_bytes: reader.u64()?, table: reader.extent()? });
+            let len_bytes = reader.u64()?;
+            let (table, list) = (TableRef::decode(&mut reader)?, TableRef::decode(&mut reader)?);
+            segments.push(SegmentRef { len_bytes, table, list });
         }
         let name = reader.text(name_bytes, MAX_NAME_BYTES)?;
         reader.finish()?;
@@ -113,9 +136,14 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Whether it is what `entry` describes and its tables lie in the metadata area. Do not read
-    /// their extents before this check.
-    pub fn validate(&self, entry: &CatalogueEntry, layout: &Layout) -> Result<(), FormatError> {
+    /// Whether it is what `entry` describes and its tables lie in the metadata areas of the pool's
+    /// drives. Do not read them before this check.
+    pub fn validate(
+        &self,
+        entry: &CatalogueEntry,
+        layout: &Layout,
+        drives: usize,
+    ) -> Result<(), FormatError> {
         // Lengths are below 2^50 and segments at most 2^16: no overflow in 128 bits.
         let bytes: u128 = self.segments.iter().map(|s| u128::from(s.len_bytes)).sum();
         let same = (self.checkpoint, &self.name, self.step) == (entry.id, &entry.name, entry.step)
@@ -133,10 +161,10 @@ impl Manifest {
                 entry.bytes
             )));
         }
-        match self.segments.iter().position(|s| layout.meta_blocks_of(&s.table).is_none()) {
-            Some(i) => Err(corrupt(format!("the table of segment {i} lies outside its area"))),
-            None => Ok(()),
-        }
+        self.segments.iter().try_for_each(|segment| {
+            segment.table.validate(layout, drives)?;
+            segment.list.validate(layout, drives)
+        })
     }
 }
 
@@ -149,8 +177,9 @@ mod tests {
         every_cut_is_noticed, every_flip_is_noticed,
     };
     use super::*;
-    use crate::format::{Access, Attributes};
-    use crate::units::Generation;
+    use crate::format::{Access, Attributes, TableRun};
+    use crate::limits::BLOCK_BYTES;
+    use crate::units::{DriveIndex, Generation};
 
     const POOL: Uuid = Uuid::from_u128(0xABCD);
     const CHECKPOINT: Uuid = Uuid::from_u128(77);
@@ -160,13 +189,21 @@ mod tests {
     }
 
     fn manifest() -> Manifest {
-        let segment = |len_bytes, block| SegmentRef {
+        let reference = |unit, len_bytes, hash| {
+            let first_block = layout().meta_unit_offset(unit) / BLOCK_BYTES;
+            let copies = [(0, first_block), (1, first_block + 16)];
+            let runs = copies.map(|(drive, first_block)| TableRun {
+                drive: DriveIndex(drive),
+                copy: drive as u8,
+                blocks: 1,
+                first_block,
+            });
+            TableRef { len_bytes, hash: [hash; 16], runs: runs.into() }
+        };
+        let segment = |len_bytes, unit| SegmentRef {
             len_bytes,
-            table: MetaExtent {
-                offset_bytes: layout().meta_block_offset(block),
-                len_bytes: 4000,
-                hash: [block as u8; 16],
-            },
+            table: reference(unit, 4000, unit as u8),
+            list: reference(unit, 100, unit as u8 + 1),
         };
         Manifest {
             pool: POOL,
@@ -182,7 +219,7 @@ mod tests {
         fn round_trip(manifest in any_manifest()) {
             let Encoded { bytes, extent } = manifest.encode(META_AT);
             let participants = manifest.segments.len() as u32;
-            let expected = Manifest::encoded_bytes(&manifest.name, participants);
+            let expected = Manifest::encoded_bytes(&manifest.name, participants, manifest.runs());
             prop_assert_eq!(extent.len_bytes, expected);
             prop_assert_eq!(extent.stored_bytes(), bytes.len() as u64);
             let decoded = Manifest::decode(&bytes, &extent, manifest.pool, manifest.checkpoint);
@@ -220,11 +257,20 @@ mod tests {
         assert_eq!(bytes[80..88], 500_u64.to_le_bytes());
         assert_eq!(bytes[88..96], [2, 0, 0, 0, 5, 0, 0, 0]);
         assert_eq!(bytes[96..104], 5000_u64.to_le_bytes());
-        assert_eq!(bytes[104..112], layout().meta_block_offset(3).to_le_bytes());
-        assert_eq!(bytes[112..120], 4000_u64.to_le_bytes());
-        assert_eq!(bytes[120..136], [3; 16]);
-        assert_eq!(bytes[136..144], 0_u64.to_le_bytes());
-        assert_eq!(bytes[176..182], *b"llama\0");
+        let table = &bytes[104..];
+        assert_eq!(table[..8], 4000_u64.to_le_bytes());
+        assert_eq!(table[8..24], [3; 16]);
+        assert_eq!(table[24..32], [2, 0, 0, 0, 0, 0, 0, 0]);
+        let first_block = layout().meta_unit_offset(3) / BLOCK_BYTES;
+        assert_eq!(table[32..40], [0, 0, 0, 0, 1, 0, 0, 0], "drive, copy and blocks");
+        assert_eq!(table[40..48], first_block.to_le_bytes());
+        assert_eq!(table[48..56], [1, 0, 1, 0, 1, 0, 0, 0]);
+        assert_eq!(table[56..64], (first_block + 16).to_le_bytes());
+        let list = &table[64..];
+        assert_eq!(list[..8], 100_u64.to_le_bytes());
+        assert_eq!(list[8..24], [4; 16]);
+        assert_eq!(list[64..72], 0_u64.to_le_bytes(), "the length of the second segment");
+        assert_eq!(bytes[96 + 2 * 136..][..6], *b"llama\0");
     }
 
     #[test]
@@ -233,12 +279,14 @@ mod tests {
         let (bytes, hash) = edited(&bytes, |b| b[88..92].fill(0xFF));
         let named = MetaExtent { hash, ..extent };
         let refusal = Manifest::decode(&bytes, &named, POOL, CHECKPOINT).unwrap_err();
-        assert_eq!(refusal, FormatError::Corrupt("4294967295 records where 2 fit".into()));
+        assert_eq!(refusal, FormatError::Corrupt("4294967295 records where 3 fit".into()));
     }
 
     #[test]
     fn impossible_manifests_have_a_reason() {
         let mut manifest = manifest();
+        manifest.segments[1].list.runs.clear();
+        assert!(manifest.check().unwrap_err().contains("without a copy"));
         manifest.segments[0].len_bytes = MAX_SEGMENT_BYTES + 1;
         assert!(manifest.check().unwrap_err().contains("a segment of"));
         manifest.segments.clear();
@@ -261,7 +309,7 @@ mod tests {
             pinned: false,
             attributes: Attributes::default(),
         };
-        assert_eq!(manifest.validate(&entry, &layout), Ok(()));
+        assert_eq!(manifest.validate(&entry, &layout, 2), Ok(()));
         let others = [
             CatalogueEntry { id: POOL, ..entry.clone() },
             CatalogueEntry { name: "other".into(), ..entry.clone() },
@@ -269,9 +317,13 @@ mod tests {
             CatalogueEntry { bytes: 5001, ..entry.clone() },
             CatalogueEntry { participants: 3, ..entry.clone() },
         ];
-        assert!(others.iter().all(|other| manifest.validate(other, &layout).is_err()));
+        assert!(others.iter().all(|other| manifest.validate(other, &layout, 2).is_err()));
+        assert!(manifest.validate(&entry, &layout, 1).is_err(), "a drive that does not exist");
         let mut outside = manifest.clone();
-        outside.segments[1].table.offset_bytes = 0;
-        assert!(outside.validate(&entry, &layout).is_err());
+        outside.segments[1].table.runs[1].first_block = 0;
+        assert!(outside.validate(&entry, &layout, 2).is_err());
+        let mut outside = manifest.clone();
+        outside.segments[0].list.runs[0].first_block = 0;
+        assert!(outside.validate(&entry, &layout, 2).is_err());
     }
 }

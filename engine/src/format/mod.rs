@@ -28,6 +28,8 @@ pub mod owner;
 pub mod root;
 pub mod segment;
 pub mod shard;
+mod shard_list;
+mod table_ref;
 #[cfg(test)]
 pub(crate) mod testing;
 mod version;
@@ -46,4 +48,6 @@ pub use owner::{Owner, OwnerProcess};
 pub use root::{ROOT_MAGIC, Root};
 pub use segment::{ChunkRecord, SegmentTable};
 pub use shard::Shard;
+pub use shard_list::ShardList;
+pub use table_ref::{MAX_TABLE_RUNS, TableRef, TableRun};
 pub use version::{MAJOR, MINOR};

@@ -19,9 +19,6 @@ pub struct MetaExtent {
 }
 
 impl MetaExtent {
-    /// Bytes of a [`MetaExtent`] inside another structure.
-    pub const ENCODED_BYTES: u64 = 32;
-
     /// Blocks that it takes.
     pub fn blocks(&self) -> u64 {
         blocks_of(self.len_bytes)

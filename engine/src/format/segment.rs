@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The segment table: where the chunks of one participant's segment lie, their checksums, and the
-//! shards of the segment.
+//! The segment table: where the chunks of one participant's segment lie, and their checksums. Its
+//! shards are in the shard list.
 //!
 //! | offset | size    | field                                                       |
 //! |--------|---------|-------------------------------------------------------------|
@@ -9,11 +9,10 @@
 //! | 88     | 8       | bytes of a chunk                                            |
 //! | 96     | 8       | chunks                                                      |
 //! | 104    | 4       | participant                                                 |
-//! | 108    | 4       | shards                                                      |
+//! | 108    | 4       | zero                                                        |
 //! | 112    | 1       | copies c of each chunk: 1 or 2                              |
 //! | 113    | 15      | zero                                                        |
 //! | 128    | 8 + 8 c | chunks: CRC-64 8, locations 8 each                          |
-//! |        |         | shards (`shard`)                                            |
 //!
 //! A location has the slot in its low 48 bits and the drive in its high 16. The copies of a chunk
 //! lie on different drives.
@@ -23,13 +22,9 @@ use uuid::Uuid;
 use super::codec::{Magic, PROLOGUE_BYTES, Reader, Writer, corrupt};
 use super::label::{DriveEntry, MAX_COPIES};
 use super::object::MAX_META_OBJECT_BYTES;
-use super::shard::{
-    MAX_SHARD_BYTES, SHARD_BYTES, check_shards, decode_shard, encode_shard, encoded_shards_bytes,
-};
-use super::{Encoded, FormatError, Layout, MetaExtent, Shard};
-use crate::limits::{
-    MAX_CHUNK_BYTES, MAX_PARTICIPANTS, MAX_SEGMENT_BYTES, MAX_SHARDS, MIN_CHUNK_BYTES,
-};
+use super::table_ref::NO_OFFSET;
+use super::{Encoded, FormatError, Layout, TableRef};
+use crate::limits::{MAX_CHUNK_BYTES, MAX_PARTICIPANTS, MAX_SEGMENT_BYTES, MIN_CHUNK_BYTES};
 use crate::units::{Copies, DriveIndex, Location};
 
 const MAGIC: Magic = *b"STN SEGM";
@@ -38,14 +33,13 @@ const HEADER_BYTES: u64 = 64;
 const SLOT_BITS: u32 = 48;
 
 /// Bytes of the record of a chunk with that many copies.
-const fn chunk_record_bytes(copies: u8) -> u64 {
+pub(super) const fn chunk_record_bytes(copies: u8) -> u64 {
     8 + 8 * copies as u64
 }
 
 const _: () = {
     let most_chunks = MAX_SEGMENT_BYTES / MIN_CHUNK_BYTES * chunk_record_bytes(MAX_COPIES);
-    let most_shards = MAX_SHARDS as u64 * MAX_SHARD_BYTES;
-    assert!(PROLOGUE_BYTES + HEADER_BYTES + most_chunks + most_shards <= MAX_META_OBJECT_BYTES);
+    assert!(PROLOGUE_BYTES + HEADER_BYTES + most_chunks <= MAX_META_OBJECT_BYTES);
 };
 
 /// One chunk: its checksum and where its copies lie.
@@ -70,8 +64,6 @@ pub struct SegmentTable {
     pub len_bytes: u64,
     /// Bytes of a chunk; the last one may be shorter.
     pub chunk_bytes: u64,
-    /// Ascending by offset.
-    pub shards: Vec<Shard>,
     /// In the order of the segment's bytes.
     pub chunks: Vec<ChunkRecord>,
 }
@@ -107,7 +99,7 @@ impl SegmentTable {
                 return Err(format!("two copies of a chunk on drive {}", second.drive));
             }
         }
-        check_shards(&self.shards, self.len_bytes)
+        Ok(())
     }
 
     /// Copies of each chunk.
@@ -117,28 +109,26 @@ impl SegmentTable {
 
     /// Bytes of the encoding, without the padding to whole blocks; known before the content.
     /// `chunk_bytes` is that of the pool.
-    pub fn encoded_bytes(len_bytes: u64, chunk_bytes: u64, copies: u8, shards: &[Shard]) -> u64 {
-        PROLOGUE_BYTES
-            + HEADER_BYTES
-            + len_bytes.div_ceil(chunk_bytes) * chunk_record_bytes(copies)
-            + encoded_shards_bytes(shards)
+    pub fn encoded_bytes(len_bytes: u64, chunk_bytes: u64, copies: u8) -> u64 {
+        let chunks = len_bytes.div_ceil(chunk_bytes);
+        PROLOGUE_BYTES + HEADER_BYTES + chunks * chunk_record_bytes(copies)
     }
 
-    /// The bytes for every drive, to be written at `offset_bytes` in the metadata area.
+    /// The bytes of every copy.
     ///
     /// # Panics
     /// When [`SegmentTable::check`] fails: a table that no reader accepts must not be committed.
-    pub fn encode(&self, offset_bytes: u64) -> Encoded {
+    pub fn encode(&self) -> Encoded {
         assert_eq!(self.check(), Ok(()), "an impossible segment table");
         let copies = self.copies();
-        let len_bytes = Self::encoded_bytes(self.len_bytes, self.chunk_bytes, copies, &self.shards);
+        let len_bytes = Self::encoded_bytes(self.len_bytes, self.chunk_bytes, copies);
         let mut writer = Writer::new(MAGIC, self.pool, len_bytes);
         writer.uuid(self.checkpoint);
         writer.u64(self.len_bytes);
         writer.u64(self.chunk_bytes);
         writer.u64(self.chunks.len() as u64);
         writer.u32(self.participant);
-        writer.u32(self.shards.len() as u32);
+        writer.zeros(4);
         writer.u8(copies);
         writer.zeros(15);
         for chunk in &self.chunks {
@@ -147,23 +137,20 @@ impl SegmentTable {
                 writer.u64(u64::from(drive.0) << SLOT_BITS | slot);
             }
         }
-        for shard in &self.shards {
-            encode_shard(shard, &mut writer);
-        }
-        let encoded = writer.seal(offset_bytes);
+        let encoded = writer.seal(NO_OFFSET);
         debug_assert_eq!(encoded.extent.len_bytes, len_bytes);
         encoded
     }
 
-    /// Reads the blocks of `extent`.
+    /// Reads the blocks of a copy.
     pub fn decode(
         bytes: &[u8],
-        extent: &MetaExtent,
+        reference: &TableRef,
         pool: Uuid,
         checkpoint: Uuid,
         participant: u32,
     ) -> Result<SegmentTable, FormatError> {
-        let mut reader = Reader::open_named(MAGIC, bytes, extent, pool)?;
+        let mut reader = Reader::open_named(MAGIC, bytes, &reference.named(), pool)?;
         let found = reader.uuid()?;
         let (len_bytes, chunk_bytes) = (reader.u64()?, reader.u64()?);
         let chunk_count = reader.u64()?;
@@ -173,7 +160,7 @@ impl SegmentTable {
                 "of checkpoint {found}, participant {found_participant}, where {checkpoint}, {participant} is named"
             )));
         }
-        let shard_count = reader.u32()?;
+        reader.zeros(4)?;
         let copies = reader.u8()?;
         if copies == 0 || copies > MAX_COPIES || (copies > 1 && chunk_count == 0) {
             return Err(corrupt(format!("{copies} copies of each of {chunk_count} chunks")));
@@ -187,13 +174,8 @@ impl SegmentTable {
             let second = if copies > 1 { Some(decode_location(reader.u64()?)) } else { None };
             chunks.push(ChunkRecord { crc64, copies: Copies { first, second } });
         }
-        let mut shards = Vec::with_capacity(reader.count(shard_count.into(), SHARD_BYTES)?);
-        for _ in 0..shard_count {
-            shards.push(decode_shard(&mut reader)?);
-        }
         reader.finish()?;
-        let table =
-            SegmentTable { pool, checkpoint, participant, len_bytes, chunk_bytes, shards, chunks };
+        let table = SegmentTable { pool, checkpoint, participant, len_bytes, chunk_bytes, chunks };
         table.check().map_err(FormatError::Corrupt)?;
         Ok(table)
     }
@@ -224,14 +206,6 @@ impl SegmentTable {
         }
         Ok(())
     }
-
-    /// The shard that contains this byte of the segment.
-    #[cfg(any(test, feature = "internals"))]
-    pub fn shard_at(&self, offset_bytes: u64) -> Option<&Shard> {
-        let after = self.shards.partition_point(|s| s.offset_bytes <= offset_bytes);
-        let shard = self.shards[..after].last()?;
-        (offset_bytes - shard.offset_bytes < shard.len_bytes).then_some(shard)
-    }
 }
 
 fn decode_location(location: u64) -> Location {
@@ -244,19 +218,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::testing::{
-        META_AT, MIB, any_table, edited, edits, edits_give_an_error_or_another_value,
-        every_cut_is_noticed, every_flip_is_noticed,
+        MIB, any_table, edited, edits, edits_give_an_error_or_another_value, every_cut_is_noticed,
+        every_flip_is_noticed, reference_to,
     };
     use super::*;
     use crate::format::DriveState;
 
     const POOL: Uuid = Uuid::from_u128(0xABCD);
     const CHECKPOINT: Uuid = Uuid::from_u128(77);
-
-    fn shard(name: &str, offset_bytes: u64, len_bytes: u64) -> Shard {
-        let (name, dtype, shape) = (name.into(), "f32".into(), vec![2]);
-        Shard { name, offset_bytes, len_bytes, dtype, shape, ..Shard::default() }
-    }
 
     fn at(drive: u16, slot: u64) -> Location {
         Location { drive: DriveIndex(drive), slot }
@@ -271,26 +240,25 @@ mod tests {
             participant: 3,
             len_bytes: MIB + 100,
             chunk_bytes: MIB,
-            shards: vec![shard("w", 0, 1000), shard("empty", 1000, 0), shard("b", 2000, 500)],
             chunks: vec![chunk(11, 1, 5), chunk(12, 0, 6)],
         }
     }
 
-    fn decode(bytes: &[u8], extent: &MetaExtent) -> Result<SegmentTable, FormatError> {
-        SegmentTable::decode(bytes, extent, POOL, CHECKPOINT, 3)
+    fn decode(bytes: &[u8], reference: &TableRef) -> Result<SegmentTable, FormatError> {
+        SegmentTable::decode(bytes, reference, POOL, CHECKPOINT, 3)
     }
 
     proptest! {
         #[test]
         fn round_trip(table in any_table()) {
             let SegmentTable { pool, checkpoint, participant, len_bytes, chunk_bytes, .. } = table;
-            let Encoded { bytes, extent } = table.encode(META_AT);
+            let Encoded { bytes, extent } = table.encode();
             let copies = table.copies();
-            let expected =
-                SegmentTable::encoded_bytes(len_bytes, chunk_bytes, copies, &table.shards);
+            let expected = SegmentTable::encoded_bytes(len_bytes, chunk_bytes, copies);
             prop_assert_eq!(extent.len_bytes, expected);
             prop_assert_eq!(extent.stored_bytes(), bytes.len() as u64);
-            let decoded = SegmentTable::decode(&bytes, &extent, pool, checkpoint, participant);
+            let named = reference_to(&extent);
+            let decoded = SegmentTable::decode(&bytes, &named, pool, checkpoint, participant);
             prop_assert_eq!(decoded, Ok(table));
         }
 
@@ -298,50 +266,42 @@ mod tests {
         fn edits_under_a_right_hash(table in any_table(), edits in edits()) {
             let SegmentTable { pool, checkpoint, participant, .. } = table;
             edits_give_an_error_or_another_value(
-                &table.encode(META_AT).bytes,
+                &table.encode().bytes,
                 &edits,
-                |b, extent| SegmentTable::decode(b, extent, pool, checkpoint, participant),
-                |table, at| table.encode(at).bytes,
+                |b, extent| {
+                    SegmentTable::decode(b, &reference_to(extent), pool, checkpoint, participant)
+                },
+                |table, _| table.encode().bytes,
             )?;
-        }
-
-        #[test]
-        fn shard_at_agrees_with_a_walk(table in any_table(), at in any::<prop::sample::Index>()) {
-            let offset = at.index(table.len_bytes.clamp(1, 20_000) as usize) as u64;
-            let walked = table.shards.iter().find(|s| {
-                s.offset_bytes <= offset && offset < s.offset_bytes + s.len_bytes
-            });
-            prop_assert_eq!(table.shard_at(offset), walked);
         }
     }
 
     #[test]
     fn damage_is_detected() {
-        let Encoded { bytes, extent } = table().encode(META_AT);
-        every_flip_is_noticed(&bytes, |bytes| decode(bytes, &extent));
-        every_cut_is_noticed(&bytes, |bytes, hash| decode(bytes, &MetaExtent { hash, ..extent }));
-        let other = SegmentTable::decode(&bytes, &extent, POOL, CHECKPOINT, 4);
+        let Encoded { bytes, extent } = table().encode();
+        let named = reference_to(&extent);
+        every_flip_is_noticed(&bytes, |bytes| decode(bytes, &named));
+        every_cut_is_noticed(&bytes, |bytes, hash| {
+            decode(bytes, &TableRef { hash, ..named.clone() })
+        });
+        let other = SegmentTable::decode(&bytes, &named, POOL, CHECKPOINT, 4);
         assert!(matches!(other, Err(FormatError::Corrupt(t)) if t.contains("participant 3")));
     }
 
     #[test]
     fn fields_lie_as_specified() {
-        let bytes = table().encode(META_AT).bytes;
+        let bytes = table().encode().bytes;
         assert_eq!(bytes[..8], *b"STN SEGM");
         assert_eq!(bytes[64..80], *CHECKPOINT.as_bytes());
         assert_eq!(bytes[80..88], (MIB + 100).to_le_bytes());
         assert_eq!(bytes[88..96], MIB.to_le_bytes());
         assert_eq!(bytes[96..104], 2_u64.to_le_bytes());
-        assert_eq!(bytes[104..112], [3, 0, 0, 0, 3, 0, 0, 0]);
+        assert_eq!(bytes[104..112], [3, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[112..128], 1_u128.to_le_bytes());
         assert_eq!(bytes[128..136], 11_u64.to_le_bytes());
         assert_eq!(bytes[136..144], [5, 0, 0, 0, 0, 0, 1, 0], "slot, then drive");
-        let shard = &bytes[160..];
-        assert_eq!(shard[8..16], 1000_u64.to_le_bytes());
-        assert_eq!(shard[16..24], [1, 0, 3, 1, 0, 0, 0, 0]);
-        assert_eq!(shard[24..32], 2_u64.to_le_bytes());
-        assert_eq!(shard[32..36], *b"wf32");
-        let bytes = mirrored().encode(META_AT).bytes;
+        assert_eq!(bytes.len(), 4096);
+        let bytes = mirrored().encode().bytes;
         assert_eq!(bytes[112..128], 2_u128.to_le_bytes());
         assert_eq!(bytes[136..144], [5, 0, 0, 0, 0, 0, 1, 0]);
         assert_eq!(bytes[144..152], [7, 0, 0, 0, 0, 0, 0, 0]);
@@ -380,15 +340,13 @@ mod tests {
 
     #[test]
     fn hostile_counts_are_checked_against_the_bytes() {
-        let Encoded { bytes, extent } = table().encode(META_AT);
+        let Encoded { bytes, extent } = table().encode();
         let refusal = |at: usize, value: &[u8]| {
             let (bytes, hash) = edited(&bytes, |b| b[at..at + value.len()].copy_from_slice(value));
-            decode(&bytes, &MetaExtent { hash, ..extent }).unwrap_err().to_string()
+            decode(&bytes, &TableRef { hash, ..reference_to(&extent) }).unwrap_err().to_string()
         };
         assert!(refusal(96, &[0xFF; 8]).starts_with("18446744073709551615 records where"));
-        assert!(refusal(108, &[0xFF; 4]).starts_with("4294967295 records where"));
-        assert!(refusal(160 + 19, &[0xFF]).starts_with("255 records where"));
-        assert!(refusal(160 + 16, &[0xFF; 2]).starts_with("a text of 65535"));
+        assert!(refusal(108, &[1]).contains("reserved"));
         assert!(refusal(112, &[0]).contains("copies"));
         assert!(refusal(112, &[3]).contains("copies"));
         assert!(refusal(80, &[0; 8]).contains("2 chunks for 0 bytes"));

@@ -11,7 +11,8 @@ use uuid::Uuid;
 use super::{
     Access, AttributeType, Attributes, Catalogue, CatalogueEntry, ChunkRecord, DriveEntry,
     DriveState, Features, FormatError, Label, Layout, Manifest, MetaExtent, Owner, OwnerProcess,
-    Root, SegmentRef, SegmentTable, Shard, hash128, table_copies_of,
+    Root, SegmentRef, SegmentTable, Shard, ShardList, TableRef, TableRun, blocks_of, hash128,
+    table_copies_of,
 };
 use crate::limits::MAX_NUMBER;
 use crate::units::{Copies, DriveIndex, Generation, Location};
@@ -171,6 +172,38 @@ pub(super) fn any_extent() -> impl Strategy<Value = MetaExtent> {
     })
 }
 
+/// A reference to an object with one copy, somewhere.
+pub(crate) fn reference_to(object: &MetaExtent) -> TableRef {
+    let blocks = blocks_of(object.len_bytes).min(u32::MAX.into()) as u32;
+    let run = TableRun { drive: DriveIndex(0), copy: 0, blocks, first_block: 1 };
+    TableRef::of(object, vec![run])
+}
+
+/// Copies on different drives, each in several runs.
+fn any_reference() -> impl Strategy<Value = TableRef> {
+    let cuts = vec(any::<prop::sample::Index>(), 0..4);
+    let copy = (cuts, vec(0..1_u64 << 44, 4));
+    let numbers = (64..1_u64 << 30, any::<[u8; 16]>(), 0..1000_u16);
+    (numbers, vec(copy, 1..=4)).prop_map(|((len_bytes, hash, drive), copies)| {
+        let blocks = blocks_of(len_bytes) as u32;
+        let mut runs = Vec::new();
+        for (copy, (cuts, places)) in (0..).zip(copies) {
+            let mut ends: Vec<u32> =
+                cuts.iter().map(|cut| cut.index(blocks as usize) as u32).collect();
+            ends.extend([0, blocks]);
+            ends.sort_unstable();
+            ends.dedup();
+            runs.extend(ends.windows(2).zip(places).map(|(ends, first_block)| TableRun {
+                drive: DriveIndex(drive + copy),
+                copy: copy as u8,
+                blocks: ends[1] - ends[0],
+                first_block,
+            }));
+        }
+        TableRef { len_bytes, hash, runs }
+    })
+}
+
 pub(super) fn any_name() -> impl Strategy<Value = String> {
     // At most 4 bytes a character.
     "\\PC{1,32}"
@@ -311,9 +344,9 @@ pub(crate) fn any_catalogue() -> impl Strategy<Value = Catalogue> {
 }
 
 pub(crate) fn any_manifest() -> impl Strategy<Value = Manifest> {
-    let segment = (0..=1_u64 << 50, any_extent())
-        .prop_map(|(len_bytes, table)| SegmentRef { len_bytes, table });
-    (any_uuid(), any_uuid(), any_name(), any::<u64>(), vec(segment, 1..150)).prop_map(
+    let segment = (0..=1_u64 << 50, any_reference(), any_reference())
+        .prop_map(|(len_bytes, table, list)| SegmentRef { len_bytes, table, list });
+    (any_uuid(), any_uuid(), any_name(), any::<u64>(), vec(segment, 1..60)).prop_map(
         |(pool, checkpoint, name, step, segments)| Manifest {
             pool,
             checkpoint,
@@ -330,10 +363,6 @@ pub(crate) fn any_table() -> impl Strategy<Value = SegmentTable> {
     });
     // The second copy of each chunk is that many drives further.
     let mirror = prop::option::of(1..=u16::MAX);
-    let shard = (
-        ("\\PC{0,30}", 0..3_u64, 0..5000_u64),
-        ("[a-z0-9]{0,16}", vec(any::<u64>(), 0..=16), some_attributes()),
-    );
     let numbers = (0..65_536_u32, 12..=24_u32, any::<prop::sample::Index>());
     let chunks = (vec(chunk, 0..200), mirror).prop_map(|(mut chunks, mirror)| {
         for chunk in &mut chunks {
@@ -345,13 +374,26 @@ pub(crate) fn any_table() -> impl Strategy<Value = SegmentTable> {
         }
         chunks
     });
-    (any_uuid(), any_uuid(), numbers, chunks, vec(shard, 0..20)).prop_map(
-        |(pool, checkpoint, (participant, chunk_log2, last), chunks, shards)| {
+    (any_uuid(), any_uuid(), numbers, chunks).prop_map(
+        |(pool, checkpoint, (participant, chunk_log2, last), chunks)| {
             let chunk_bytes = 1 << chunk_log2;
             // The last chunk has 1 to `chunk_bytes` bytes.
             let missing = last.index(chunk_bytes) as u64;
             let chunk_bytes = chunk_bytes as u64;
             let len_bytes = (chunks.len() as u64 * chunk_bytes).saturating_sub(missing);
+            SegmentTable { pool, checkpoint, participant, len_bytes, chunk_bytes, chunks }
+        },
+    )
+}
+
+pub(crate) fn any_list() -> impl Strategy<Value = ShardList> {
+    let shard = (
+        ("\\PC{0,30}", 0..3_u64, 0..5000_u64),
+        ("[a-z0-9]{0,16}", vec(any::<u64>(), 0..=16), some_attributes()),
+    );
+    let numbers = (0..65_536_u32, 0..100_000_u64);
+    (any_uuid(), any_uuid(), numbers, vec(shard, 0..20)).prop_map(
+        |(pool, checkpoint, (participant, len_bytes), shards)| {
             let mut from = 0;
             let mut placed = Vec::new();
             for (i, shard) in shards.into_iter().enumerate() {
@@ -365,15 +407,7 @@ pub(crate) fn any_table() -> impl Strategy<Value = SegmentTable> {
                 let len_bytes = length;
                 placed.push(Shard { name, offset_bytes, len_bytes, dtype, shape, attributes });
             }
-            SegmentTable {
-                pool,
-                checkpoint,
-                participant,
-                len_bytes,
-                chunk_bytes,
-                shards: placed,
-                chunks,
-            }
+            ShardList { pool, checkpoint, participant, len_bytes, shards: placed }
         },
     )
 }

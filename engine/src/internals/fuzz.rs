@@ -12,11 +12,12 @@ use zerocopy::FromBytes;
 
 use crate::format::{
     Access, Attributes, Catalogue, CatalogueEntry, DriveEntry, DriveState, Encoded, Label, Layout,
-    MAJOR, MINOR, Manifest, MetaExtent, Owner, Root, SegmentTable, Zone, hash128,
+    MAJOR, MINOR, Manifest, MetaExtent, Owner, Root, SegmentTable, ShardList, TableRef, TableRun,
+    Zone, blocks_of, hash128,
 };
 use crate::limits::BLOCK_BYTES;
 use crate::ring::{Request, SubmitEntry};
-use crate::units::Generation;
+use crate::units::{DriveIndex, Generation};
 
 const MIB: u64 = 1 << 20;
 const CAPACITY_BYTES: u64 = 64 * MIB;
@@ -29,12 +30,13 @@ const DRIVE: Uuid = Uuid::from_u128(0x0064_7269_7665);
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every decoder.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     ("label", label),
     ("root", root),
     ("catalogue", catalogue),
     ("manifest", manifest),
     ("segment_table", segment_table),
+    ("shard_list", shard_list),
     ("ring_entry", ring_entry),
 ];
 
@@ -88,7 +90,7 @@ pub fn catalogue(data: &[u8]) {
 /// A manifest, of the checkpoint in its bytes.
 pub fn manifest(data: &[u8]) {
     let layout = layout();
-    let at = layout.meta_block_offset(0);
+    let at = layout.meta_unit_offset(0);
     let id = uuid_at(data, 64);
     for bytes in variants(data, *b"STN MANI", at) {
         let extent = extent_of(&bytes, at);
@@ -107,21 +109,20 @@ pub fn manifest(data: &[u8]) {
             pinned: false,
             attributes: Attributes::default(),
         };
-        let _ = manifest.validate(&entry, &layout);
+        let _ = manifest.validate(&entry, &layout, 2);
     }
 }
 
 /// A segment table, of the checkpoint and participant in its bytes.
 pub fn segment_table(data: &[u8]) {
     let layout = layout();
-    let at = layout.meta_block_offset(1);
     let (id, participant) = (uuid_at(data, 64), u64_at(data, 104) as u32);
-    for bytes in variants(data, *b"STN SEGM", at) {
-        let extent = extent_of(&bytes, at);
-        let Ok(table) = SegmentTable::decode(&bytes, &extent, POOL, id, participant) else {
+    for bytes in variants(data, *b"STN SEGM", 0) {
+        let named = reference_to(&bytes);
+        let Ok(table) = SegmentTable::decode(&bytes, &named, POOL, id, participant) else {
             continue;
         };
-        same_encoding(&bytes, &table.encode(at));
+        same_encoding(&bytes, &table.encode());
         let drive = DriveEntry {
             uuid: DRIVE,
             serial: String::new(),
@@ -129,7 +130,17 @@ pub fn segment_table(data: &[u8]) {
             state: DriveState::Member,
         };
         let _ = table.validate(&layout, &[drive.clone(), drive]);
-        let _ = table.shard_at(table.len_bytes / 2);
+    }
+}
+
+/// A shard list, of the checkpoint and participant in its bytes.
+pub fn shard_list(data: &[u8]) {
+    let (id, participant) = (uuid_at(data, 64), u64_at(data, 88) as u32);
+    for bytes in variants(data, *b"STN SHRD", 0) {
+        let named = reference_to(&bytes);
+        let Ok(list) = ShardList::decode(&bytes, &named, POOL, id, participant) else { continue };
+        same_encoding(&bytes, &list.encode());
+        let _ = list.shard_at(list.len_bytes / 2);
     }
 }
 
@@ -189,6 +200,14 @@ fn extent_of(bytes: &[u8], offset_bytes: u64) -> MetaExtent {
     let mut hash = [0; 16];
     hash.copy_from_slice(&bytes[8..24]);
     MetaExtent { offset_bytes, len_bytes: u64_at(bytes, 40), hash }
+}
+
+/// The reference that would name the structure.
+fn reference_to(bytes: &[u8]) -> TableRef {
+    let extent = extent_of(bytes, 0);
+    let blocks = blocks_of(extent.len_bytes) as u32;
+    let run = TableRun { drive: DriveIndex(0), copy: 0, blocks, first_block: 1 };
+    TableRef::of(&extent, vec![run])
 }
 
 /// The structure is exactly what was read, unless a newer minor version may add fields.
@@ -312,12 +331,10 @@ mod tests {
                             .bytes
                     }
                     "segment_table" => {
-                        testing::any_table()
-                            .new_tree(&mut runner)
-                            .unwrap()
-                            .current()
-                            .encode(0)
-                            .bytes
+                        testing::any_table().new_tree(&mut runner).unwrap().current().encode().bytes
+                    }
+                    "shard_list" => {
+                        testing::any_list().new_tree(&mut runner).unwrap().current().encode().bytes
                     }
                     _ => {
                         let mut bytes = vec![0; 64];

@@ -2,7 +2,7 @@
 //! Turns a completion's code into an error that a person can act on.
 
 use crate::error::{Damage, Error, IoError};
-use crate::format::SegmentTable;
+use crate::format::{SegmentTable, Shard};
 use crate::name::CheckpointName;
 use crate::pool::handle::Pool;
 use crate::ring::{CompleteEntry, codes};
@@ -44,8 +44,14 @@ fn explain(
         let what = codes::describe(completion.result);
         return Error::Usage(format!("{name}: participant {}: {what}", table.participant));
     }
-    let damage = chunk_damage(pool, name, table, chunk as usize, copy, completion);
-    if is_damage(completion) {
+    let is_damage = is_damage(completion);
+    let shards = match pool.open.hold(name, Use::Inspect) {
+        Ok(hold) if is_damage => pool.open.read_shards(&hold, table.participant).ok(),
+        _ => None,
+    };
+    let shards = shards.unwrap_or_default();
+    let damage = chunk_damage(pool, (name, &shards), table, chunk as usize, copy, completion);
+    if is_damage {
         return damage.into();
     }
     let source = match completion.result {
@@ -74,7 +80,7 @@ pub(super) fn is_damage(completion: &CompleteEntry) -> bool {
 /// The damage of one copy of a chunk of the table, as a failed read or write of it shows.
 pub(super) fn chunk_damage(
     pool: &Pool,
-    name: &CheckpointName,
+    (name, shards): (&CheckpointName, &[Shard]),
     table: &SegmentTable,
     chunk: usize,
     copy: usize,
@@ -90,8 +96,7 @@ pub(super) fn chunk_damage(
     };
     let start = chunk as u64 * table.chunk_bytes;
     let end = (start + table.chunk_bytes).min(table.len_bytes);
-    let shards: Vec<&str> = table
-        .shards
+    let shards: Vec<&str> = shards
         .iter()
         .filter(|s| s.offset_bytes < end && s.offset_bytes + s.len_bytes > start)
         .map(|shard| shard.name.as_str())

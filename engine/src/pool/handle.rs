@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::device::Device;
 use crate::drives::Drives;
 use crate::error::{Damage, Error};
-use crate::format::{Catalogue, CatalogueEntry, Label, SegmentTable};
+use crate::format::{Catalogue, CatalogueEntry, Label, SegmentTable, Shard};
 use crate::name::CheckpointName;
 use crate::notice::Notice;
 use crate::pool::format::capacity_bytes;
@@ -140,8 +140,8 @@ impl Pool {
         let hold = self.open.hold(name, Use::Inspect)?;
         let mut segments = Vec::new();
         for participant in 0..hold.committed().entry.participants {
-            let table = self.open.read_segment_table(&hold, participant)?;
-            segments.push(describe_segment(&table, self.open.context.info.len()));
+            let (table, shards) = self.open.read_segment_and_shards(&hold, participant)?;
+            segments.push(describe_segment(&table, shards, self.open.context.info.len()));
         }
         Ok(segments)
     }
@@ -221,7 +221,7 @@ fn describe(committed: &Committed, label: &Label) -> CheckpointInfo {
     }
 }
 
-fn describe_segment(table: &SegmentTable, drives: usize) -> SegmentInfo {
+fn describe_segment(table: &SegmentTable, shards: Vec<Shard>, drives: usize) -> SegmentInfo {
     let mut bytes_per_drive = vec![0; drives];
     for (number, chunk) in table.chunks.iter().enumerate() {
         let start = number as u64 * table.chunk_bytes;
@@ -233,7 +233,7 @@ fn describe_segment(table: &SegmentTable, drives: usize) -> SegmentInfo {
     SegmentInfo {
         participant: table.participant,
         len_bytes: table.len_bytes,
-        shards: table.shards.clone(),
+        shards,
         bytes_per_drive,
     }
 }

@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
+use crate::drives::Drives;
 use crate::error::{Error, ErrorKind};
-use crate::format::SegmentTable;
+use crate::format::{CatalogueEntry, Label, SegmentRef, SegmentTable, Shard};
 use crate::host::lock::PoolLock;
 use crate::name::CheckpointName;
 use crate::pool::context::PoolContext;
@@ -82,24 +83,58 @@ impl OpenPool {
         hold: &Hold,
         participant: u32,
     ) -> Result<SegmentTable, Error> {
+        self.read_segment(hold, participant, read_table)
+    }
+
+    /// The same, with the shards of the segment.
+    pub(crate) fn read_segment_and_shards(
+        &self,
+        hold: &Hold,
+        participant: u32,
+    ) -> Result<(SegmentTable, Vec<Shard>), Error> {
+        self.read_segment(hold, participant, |drives, label, entry, segment, participant| {
+            let table = read_table(drives, label, entry, segment, participant)?;
+            Ok((table, read_shards(drives, label, entry, segment, participant)?))
+        })
+    }
+
+    /// Reads the shards of a participant's segment from any drive that has a sound copy.
+    pub(crate) fn read_shards(&self, hold: &Hold, participant: u32) -> Result<Vec<Shard>, Error> {
+        self.read_segment(hold, participant, read_shards)
+    }
+
+    /// Reads what describes a participant's segment, on the keeper's thread.
+    fn read_segment<T: Send + 'static>(
+        &self,
+        hold: &Hold,
+        participant: u32,
+        read: impl FnOnce(
+            &mut dyn Drives,
+            &Label,
+            &CatalogueEntry,
+            &SegmentRef,
+            u32,
+        ) -> Result<T, Error>
+        + Send
+        + 'static,
+    ) -> Result<T, Error> {
         let entry = hold.committed().entry.clone();
         let label = self.context.state().label().clone();
-        let table = self.on_keeper(move |keeper: &mut Keeper| {
+        let described = self.on_keeper(move |keeper: &mut Keeper| {
             let drives = keeper.drives();
             let found = metadata::read_manifest(drives, &label, &entry, participant as usize);
-            let manifest = metadata::sound(found)?;
-            if participant as usize >= manifest.segments.len() {
+            let manifest = metadata::sound(found, &metadata::manifest_subject(&entry))?;
+            let Some(segment) = manifest.segments.get(participant as usize) else {
                 return Err(Error::Usage(format!(
                     "{}@{} has {} participants; there is no participant {participant}",
                     entry.name,
                     entry.step,
                     manifest.segments.len()
                 )));
-            }
-            let found = metadata::read_table(drives, &label, &entry, &manifest, participant);
-            metadata::sound(found)
+            };
+            read(drives, &label, &entry, segment, participant)
         })?;
-        table.map_err(|error| self.or_stale(hold.committed(), error))
+        described.map_err(|error| self.or_stale(hold.committed(), error))
     }
 
     /// Fails with [`Error::Stale`] when the checkpoint's owner, another process, has removed it so
@@ -130,4 +165,26 @@ impl OpenPool {
             _ => error,
         }
     }
+}
+
+fn read_table(
+    drives: &mut dyn Drives,
+    label: &Label,
+    entry: &CatalogueEntry,
+    segment: &SegmentRef,
+    participant: u32,
+) -> Result<SegmentTable, Error> {
+    let found = metadata::read_table(drives, label, entry, segment, participant);
+    metadata::sound(found, &metadata::table_subject(entry))
+}
+
+fn read_shards(
+    drives: &mut dyn Drives,
+    label: &Label,
+    entry: &CatalogueEntry,
+    segment: &SegmentRef,
+    participant: u32,
+) -> Result<Vec<Shard>, Error> {
+    let found = metadata::read_list(drives, label, entry, segment, participant);
+    metadata::sound(found, &metadata::list_subject(entry)).map(|list| list.shards)
 }

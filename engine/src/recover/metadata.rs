@@ -1,20 +1,90 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading metadata objects: every drive has the same bytes, so any sound copy is enough.
+//! Reading metadata objects: all copies have the same bytes, so any sound one is enough. Every drive
+//! has a copy of a catalogue and a manifest; a few drives have one of a table or a list.
 
 use crate::drives::{DriveCommand, Drives, read_error};
 use crate::error::{Damage, Error, IoError};
-use crate::format::{CatalogueEntry, FormatError, Label, Manifest, MetaExtent, SegmentTable};
+use crate::format::{
+    CatalogueEntry, FormatError, Label, Manifest, MetaExtent, SegmentRef, SegmentTable, ShardList,
+    TableRef,
+};
 use crate::notice::Notice;
 use crate::units::DriveIndex;
 
 /// Memory limit of one batch of reads.
 const BATCH_BYTES: u64 = 32 << 20;
 
+/// Where a copy of an object lies on one drive.
+#[derive(Clone, Debug)]
+pub(crate) struct CopyPlace {
+    pub(crate) drive: DriveIndex,
+    /// Its pieces in their order: offset and length.
+    pieces: Vec<(u64, u64)>,
+}
+
+impl CopyPlace {
+    fn of_extent(drive: DriveIndex, extent: &MetaExtent) -> CopyPlace {
+        CopyPlace { drive, pieces: vec![(extent.offset_bytes, extent.stored_bytes())] }
+    }
+
+    fn offset_bytes(&self) -> u64 {
+        self.pieces.first().map_or(0, |(offset_bytes, _)| *offset_bytes)
+    }
+
+    /// Its length on the drive.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.pieces.iter().map(|(_, len_bytes)| len_bytes).sum()
+    }
+}
+
+impl CopyPlace {
+    /// The same in parts of at most `most_bytes`, whole blocks.
+    pub(crate) fn parts(&self, most_bytes: u64) -> Vec<CopyPlace> {
+        let mut parts = Vec::new();
+        for (offset_bytes, len_bytes) in &self.pieces {
+            let mut at = 0;
+            while at < *len_bytes {
+                let len = most_bytes.min(len_bytes - at);
+                let pieces = vec![(offset_bytes + at, len)];
+                parts.push(CopyPlace { drive: self.drive, pieces });
+                at += len;
+            }
+        }
+        parts
+    }
+}
+
+/// The copies of a catalogue or manifest: one on every drive that takes part.
+pub(crate) fn everywhere(label: &Label, extent: &MetaExtent) -> Vec<CopyPlace> {
+    label.live().map(|drive| CopyPlace::of_extent(drive, extent)).collect()
+}
+
+/// The copies of a table or list on drives that take part. The reference was validated.
+pub(crate) fn copies_of(label: &Label, reference: &TableRef) -> Vec<CopyPlace> {
+    let live: Vec<DriveIndex> = label.live().collect();
+    let places = reference.copies().map(|runs| CopyPlace {
+        drive: runs[0].drive,
+        pieces: runs.iter().map(|run| (run.offset_bytes(), run.len_bytes())).collect(),
+    });
+    places.filter(|place| live.contains(&place.drive)).collect()
+}
+
+/// In the order in which they are tried: those on members from the one at `first` on, then those on
+/// rebuilding drives.
+fn in_order(label: &Label, copies: Vec<CopyPlace>, first: usize) -> Vec<CopyPlace> {
+    let is_member = |place: &CopyPlace| label.members().any(|member| member == place.drive);
+    let (mut members, rebuilding): (Vec<_>, Vec<_>) = copies.into_iter().partition(is_member);
+    let start = first % members.len().max(1);
+    members.rotate_left(start);
+    members.extend(rebuilding);
+    members
+}
+
 /// A copy on one drive that cannot be read or differs from what was written.
 #[derive(Clone, Debug)]
 pub(crate) struct BadCopy {
     pub(crate) drive: DriveIndex,
-    pub(crate) extent: MetaExtent,
+    place: CopyPlace,
     pub(crate) damage: Damage,
     /// The read failed with this error; the copy itself may be sound.
     pub(crate) unread: Option<IoError>,
@@ -34,12 +104,28 @@ pub(crate) struct Found<T> {
     pub(crate) bad: Vec<BadCopy>,
 }
 
+impl<T> Found<T> {
+    /// The damage of an object without a sound copy.
+    pub(crate) fn damage(&self, subject: &Subject) -> Damage {
+        let first = self.bad.first().map(|copy| copy.damage.clone());
+        first.unwrap_or_else(|| Damage {
+            what: subject.what,
+            serial: String::new(),
+            offset_bytes: None,
+            checkpoint: subject.checkpoint.clone(),
+            shard: None,
+            generation: None,
+            detail: "every drive that has a copy is missing".into(),
+        })
+    }
+}
+
 /// Decodes an object from its bytes.
 pub(crate) type Decode<'a, T> = &'a dyn Fn(&[u8]) -> Result<T, FormatError>;
 
-/// Reads an object from the first drive that has a sound copy: first from members, beginning with
-/// `first`, then from rebuilding drives. The extent was validated against the layout, so its length
-/// is bounded.
+/// Reads an object that every drive has from the first one that has a sound copy: first from
+/// members, beginning with `first`, then from rebuilding drives. The extent was validated against
+/// the layout, so its length is bounded.
 pub(crate) fn read_object<T>(
     drives: &mut dyn Drives,
     label: &Label,
@@ -48,44 +134,82 @@ pub(crate) fn read_object<T>(
     subject: &Subject,
     decode: Decode<'_, T>,
 ) -> Found<T> {
-    let mut order: Vec<DriveIndex> = label.members().collect();
-    let start = first % order.len().max(1);
-    order.rotate_left(start);
-    order.extend(label.live().filter(|drive| !label.members().any(|member| member == *drive)));
+    let copies = in_order(label, everywhere(label, extent), first);
+    read_first(drives, label, copies, subject, decode)
+}
+
+/// Reads the copies in this order up to the first sound one.
+fn read_first<T>(
+    drives: &mut dyn Drives,
+    label: &Label,
+    copies: Vec<CopyPlace>,
+    subject: &Subject,
+    decode: Decode<'_, T>,
+) -> Found<T> {
     let mut bad = Vec::new();
-    for drive in order {
-        let mut bytes = vec![0; extent.stored_bytes() as usize];
-        let mut batch =
-            [DriveCommand::Read { drive, offset_bytes: extent.offset_bytes, into: &mut bytes }];
-        let status = drives.run(&mut batch).remove(0);
-        match status.map_err(Wrong::from).and_then(|()| decode(&bytes).map_err(Wrong::from)) {
-            Ok(object) => return Found { object: Some((object, bytes)), bad },
-            Err(wrong) => bad.push(bad_copy(label, drive, extent, subject, wrong)),
+    for place in copies {
+        match read_copy(drives, &place, decode) {
+            Ok(object) => return Found { object: Some(object), bad },
+            Err(wrong) => bad.push(bad_copy(label, place, subject, wrong)),
         }
     }
     Found { object: None, bad }
 }
 
-/// Reads the copy of every drive that takes part. The result is in the order of the drives.
+/// Reads all of these copies. The result is in their order.
 pub(crate) fn check_copies<T>(
     drives: &mut dyn Drives,
     label: &Label,
-    extent: &MetaExtent,
+    copies: Vec<CopyPlace>,
     subject: &Subject,
     decode: Decode<'_, T>,
 ) -> Found<T> {
     let mut found = Found { object: None, bad: Vec::new() };
-    for drive in label.live() {
-        let mut bytes = vec![0; extent.stored_bytes() as usize];
-        let mut batch =
-            [DriveCommand::Read { drive, offset_bytes: extent.offset_bytes, into: &mut bytes }];
-        let status = drives.run(&mut batch).remove(0);
-        match status.map_err(Wrong::from).and_then(|()| decode(&bytes).map_err(Wrong::from)) {
-            Ok(object) => found.object = found.object.or(Some((object, bytes))),
-            Err(wrong) => found.bad.push(bad_copy(label, drive, extent, subject, wrong)),
+    for place in copies {
+        match read_copy(drives, &place, decode) {
+            Ok(object) => found.object = found.object.or(Some(object)),
+            Err(wrong) => found.bad.push(bad_copy(label, place, subject, wrong)),
         }
     }
     found
+}
+
+fn read_copy<T>(
+    drives: &mut dyn Drives,
+    place: &CopyPlace,
+    decode: Decode<'_, T>,
+) -> Result<(T, Vec<u8>), Wrong> {
+    let bytes = read_places(drives, std::slice::from_ref(place)).remove(0)?;
+    let object = decode(&bytes)?;
+    Ok((object, bytes))
+}
+
+/// The bytes of each of these copies, all read in one batch.
+pub(crate) fn read_places(
+    drives: &mut dyn Drives,
+    places: &[CopyPlace],
+) -> Vec<Result<Vec<u8>, IoError>> {
+    let mut buffers: Vec<Vec<u8>> =
+        places.iter().map(|place| vec![0; place.stored_bytes() as usize]).collect();
+    let mut batch = Vec::with_capacity(places.len());
+    let mut owners = Vec::with_capacity(places.len());
+    for (owner, (buffer, place)) in buffers.iter_mut().zip(places).enumerate() {
+        let mut left = buffer.as_mut_slice();
+        for (offset_bytes, len_bytes) in &place.pieces {
+            let (into, rest) = left.split_at_mut(*len_bytes as usize);
+            left = rest;
+            let (drive, offset_bytes) = (place.drive, *offset_bytes);
+            batch.push(DriveCommand::Read { drive, offset_bytes, into });
+            owners.push(owner);
+        }
+    }
+    let statuses = drives.run(&mut batch);
+    drop(batch);
+    let mut results = vec![Ok(()); places.len()];
+    for (owner, status) in owners.into_iter().zip(statuses) {
+        results[owner] = results[owner].and(status);
+    }
+    buffers.into_iter().zip(results).map(|(bytes, result)| result.map(|()| bytes)).collect()
 }
 
 /// What is wrong with a copy.
@@ -109,21 +233,21 @@ impl From<FormatError> for Wrong {
 
 pub(crate) fn bad_copy(
     label: &Label,
-    drive: DriveIndex,
-    extent: &MetaExtent,
+    place: CopyPlace,
     subject: &Subject,
     wrong: Wrong,
 ) -> BadCopy {
+    let drive = place.drive;
     let damage = Damage {
         what: subject.what,
         serial: label.drives[drive.as_usize()].serial.clone(),
-        offset_bytes: Some(extent.offset_bytes),
+        offset_bytes: Some(place.offset_bytes()),
         checkpoint: subject.checkpoint.clone(),
         shard: None,
         generation: None,
         detail: wrong.detail,
     };
-    BadCopy { drive, extent: *extent, damage, unread: wrong.unread }
+    BadCopy { drive, place, damage, unread: wrong.unread }
 }
 
 /// The error of an object without a sound copy, when some copy could not be read. Such an object is
@@ -131,7 +255,7 @@ pub(crate) fn bad_copy(
 pub(crate) fn unread(drives: &dyn Drives, bad: &[BadCopy]) -> Result<(), Error> {
     match bad.iter().find_map(|copy| copy.unread.map(|error| (copy, error))) {
         Some((copy, source)) => {
-            Err(read_error(drives, copy.drive, copy.extent.offset_bytes, source))
+            Err(read_error(drives, copy.drive, copy.place.offset_bytes(), source))
         }
         None => Ok(()),
     }
@@ -158,7 +282,7 @@ pub(crate) fn decode_manifest(
 ) -> impl Fn(&[u8]) -> Result<Manifest, FormatError> {
     move |bytes| {
         let manifest = Manifest::decode(bytes, &entry.manifest, label.pool, entry.id)?;
-        manifest.validate(entry, &label.layout)?;
+        manifest.validate(entry, &label.layout, label.drives.len())?;
         Ok(manifest)
     }
 }
@@ -167,27 +291,54 @@ pub(crate) fn table_subject(entry: &CatalogueEntry) -> Subject {
     Subject { what: "segment table", checkpoint: Some(format!("{}@{}", entry.name, entry.step)) }
 }
 
+pub(crate) fn list_subject(entry: &CatalogueEntry) -> Subject {
+    Subject { what: "shard list", checkpoint: Some(format!("{}@{}", entry.name, entry.step)) }
+}
+
 pub(crate) fn decode_table(
     label: &Label,
     entry: &CatalogueEntry,
-    manifest: &Manifest,
+    segment: &SegmentRef,
     participant: u32,
 ) -> impl Fn(&[u8]) -> Result<SegmentTable, FormatError> {
     move |bytes| {
-        let segment = manifest
-            .segments
-            .get(participant as usize)
-            .ok_or_else(|| FormatError::Corrupt(format!("no participant {participant}")))?;
         let table = SegmentTable::decode(bytes, &segment.table, label.pool, entry.id, participant)?;
         table.validate(&label.layout, &label.drives)?;
-        if table.len_bytes != segment.len_bytes {
-            return Err(FormatError::Corrupt(format!(
-                "{} bytes, where the manifest says {}",
-                table.len_bytes, segment.len_bytes
-            )));
-        }
+        same_length(table.len_bytes, segment)?;
         Ok(table)
     }
+}
+
+pub(crate) fn decode_list(
+    label: &Label,
+    entry: &CatalogueEntry,
+    segment: &SegmentRef,
+    participant: u32,
+) -> impl Fn(&[u8]) -> Result<ShardList, FormatError> {
+    move |bytes| {
+        let list = ShardList::decode(bytes, &segment.list, label.pool, entry.id, participant)?;
+        same_length(list.len_bytes, segment)?;
+        Ok(list)
+    }
+}
+
+fn same_length(len_bytes: u64, segment: &SegmentRef) -> Result<(), FormatError> {
+    if len_bytes == segment.len_bytes {
+        return Ok(());
+    }
+    Err(FormatError::Corrupt(format!(
+        "{len_bytes} bytes, where the manifest says {}",
+        segment.len_bytes
+    )))
+}
+
+/// The copy of a segment table to read first, if a drive that takes part has one.
+pub(crate) fn first_copy(
+    label: &Label,
+    reference: &TableRef,
+    participant: u32,
+) -> Option<CopyPlace> {
+    in_order(label, copies_of(label, reference), participant as usize).into_iter().next()
 }
 
 /// The segment table of one participant.
@@ -195,33 +346,50 @@ pub(crate) fn read_table(
     drives: &mut dyn Drives,
     label: &Label,
     entry: &CatalogueEntry,
-    manifest: &Manifest,
+    segment: &SegmentRef,
     participant: u32,
 ) -> Found<SegmentTable> {
-    let Some(segment) = manifest.segments.get(participant as usize) else {
-        return Found { object: None, bad: Vec::new() };
-    };
-    let subject = table_subject(entry);
-    let decode = decode_table(label, entry, manifest, participant);
-    read_object(drives, label, &segment.table, participant as usize, &subject, &decode)
+    let copies = in_order(label, copies_of(label, &segment.table), participant as usize);
+    let decode = decode_table(label, entry, segment, participant);
+    read_first(drives, label, copies, &table_subject(entry), &decode)
+}
+
+/// The shard list of one participant.
+pub(crate) fn read_list(
+    drives: &mut dyn Drives,
+    label: &Label,
+    entry: &CatalogueEntry,
+    segment: &SegmentRef,
+    participant: u32,
+) -> Found<ShardList> {
+    let copies = in_order(label, copies_of(label, &segment.list), participant as usize);
+    let decode = decode_list(label, entry, segment, participant);
+    read_first(drives, label, copies, &list_subject(entry), &decode)
 }
 
 /// Overwrites bad copies with the sound bytes. Place and content are those that the newest root
 /// names, so nothing else is overwritten. Returns for each copy whether the write succeeded.
 fn repair_copies(drives: &mut dyn Drives, bad: &[BadCopy], sound: &[u8]) -> Vec<bool> {
-    let mut batch: Vec<_> = bad
-        .iter()
-        .map(|copy| DriveCommand::Write {
-            drive: copy.drive,
-            offset_bytes: copy.extent.offset_bytes,
-            data: sound,
-            durable: true,
-        })
-        .collect();
-    drives.run(&mut batch).into_iter().map(|status| status.is_ok()).collect()
+    let mut batch = Vec::new();
+    let mut owners = Vec::new();
+    for (owner, copy) in bad.iter().enumerate() {
+        let mut left = sound;
+        for (offset_bytes, len_bytes) in &copy.place.pieces {
+            let (data, rest) = left.split_at((*len_bytes as usize).min(left.len()));
+            left = rest;
+            let (drive, offset_bytes) = (copy.drive, *offset_bytes);
+            batch.push(DriveCommand::Write { drive, offset_bytes, data, durable: true });
+            owners.push(owner);
+        }
+    }
+    let mut repaired = vec![true; bad.len()];
+    for (owner, status) in owners.into_iter().zip(drives.run(&mut batch)) {
+        repaired[owner] &= status.is_ok();
+    }
+    repaired
 }
 
-/// Rewrites bad copies of a manifest or segment table from a sound one. A copy that cannot be
+/// Rewrites bad copies of a manifest, segment table or shard list from a sound one. A copy that cannot be
 /// rewritten stays damaged; the object is not lost.
 pub(crate) fn repair_metadata(
     drives: &mut dyn Drives,
@@ -239,65 +407,42 @@ pub(crate) fn repair_metadata(
         .collect()
 }
 
-/// Reads many extents, each from one member if there is any, several at a time. A failed read gives
-/// `None`.
+/// Reads these copies of many objects, several at a time. A failed read gives `None`.
 pub(crate) fn read_many(
     drives: &mut dyn Drives,
-    label: &Label,
-    extents: &[MetaExtent],
+    places: &[CopyPlace],
     mut take: impl FnMut(usize, Option<Vec<u8>>),
 ) {
-    let mut sources: Vec<DriveIndex> = label.members().collect();
-    if sources.is_empty() {
-        sources = label.live().collect();
-    }
     let mut start = 0;
-    while start < extents.len() {
+    while start < places.len() {
         let mut end = start;
         let mut bytes = 0;
-        while end < extents.len() && (end == start || bytes < BATCH_BYTES) {
-            bytes += extents[end].stored_bytes();
+        while end < places.len() && (end == start || bytes < BATCH_BYTES) {
+            bytes += places[end].stored_bytes();
             end += 1;
         }
-        let mut buffers: Vec<Vec<u8>> =
-            extents[start..end].iter().map(|e| vec![0; e.stored_bytes() as usize]).collect();
-        let mut batch: Vec<_> = buffers
-            .iter_mut()
-            .zip(&extents[start..end])
-            .enumerate()
-            .map(|(number, (into, extent))| DriveCommand::Read {
-                drive: sources[(start + number) % sources.len()],
-                offset_bytes: extent.offset_bytes,
-                into,
-            })
-            .collect();
-        let statuses = drives.run(&mut batch);
-        drop(batch);
-        for (number, (buffer, status)) in buffers.into_iter().zip(statuses).enumerate() {
-            take(start + number, status.is_ok().then_some(buffer));
+        let read = read_places(drives, &places[start..end]);
+        for (number, result) in (start..).zip(read) {
+            take(number, result.ok());
         }
         start = end;
     }
 }
 
-/// The object, or the damage of the first copy when no drive has a sound one.
-pub(crate) fn sound<T>(found: Found<T>) -> Result<T, Error> {
-    if let Some((object, _)) = found.object {
-        return Ok(object);
+/// One copy of each of these manifests, on members in turn, if there are any.
+pub(crate) fn one_copy_each(label: &Label, extents: &[MetaExtent]) -> Vec<CopyPlace> {
+    let mut sources: Vec<DriveIndex> = label.members().collect();
+    if sources.is_empty() {
+        sources = label.live().collect();
     }
-    let damage = found.bad.into_iter().next().map(|copy| copy.damage);
-    Err(damage.unwrap_or_else(unreachable_damage).into())
+    let place = |(number, extent): (usize, &MetaExtent)| {
+        CopyPlace::of_extent(sources[number % sources.len()], extent)
+    };
+    extents.iter().enumerate().map(place).collect()
 }
 
-/// Every pool has at least one drive, so a missing object always has a bad copy.
-fn unreachable_damage() -> Damage {
-    Damage {
-        what: "metadata",
-        serial: String::new(),
-        offset_bytes: None,
-        checkpoint: None,
-        shard: None,
-        generation: None,
-        detail: "no copy was found".into(),
-    }
+/// The object, or the damage of the first copy when no drive has a sound one.
+pub(crate) fn sound<T>(found: Found<T>, subject: &Subject) -> Result<T, Error> {
+    let damage = found.damage(subject);
+    found.object.map(|(object, _)| object).ok_or_else(|| damage.into())
 }

@@ -2,7 +2,7 @@
 //! The space of a checkpoint.
 
 use crate::error::Damage;
-use crate::format::{CatalogueEntry, Layout, MetaExtent};
+use crate::format::{CatalogueEntry, Layout, MetaExtent, TableRun};
 use crate::name::CheckpointName;
 use crate::state::availability::Spread;
 use crate::units::{Copies, Location};
@@ -19,15 +19,16 @@ pub(crate) struct Run {
 pub(crate) struct Holding {
     /// By drive: data slots.
     pub(crate) data: Vec<Vec<Run>>,
-    /// Blocks of the metadata area.
-    pub(crate) meta: Vec<Run>,
+    /// By drive: units of the metadata area.
+    pub(crate) meta: Vec<Vec<Run>>,
     /// Which drives its chunks are on.
     pub(crate) spread: Spread,
 }
 
 impl Holding {
     pub(crate) fn new(drives: usize) -> Holding {
-        Holding { data: vec![Vec::new(); drives], meta: Vec::new(), spread: Spread::default() }
+        let none = vec![Vec::new(); drives];
+        Holding { data: none.clone(), meta: none, spread: Spread::default() }
     }
 
     /// Adds every copy of a chunk; consecutive slots of a drive become one run.
@@ -44,11 +45,47 @@ impl Holding {
         }
     }
 
-    /// Adds the blocks of a metadata object, which is known to lie in the metadata area.
-    pub(crate) fn add_meta(&mut self, layout: &Layout, extent: &MetaExtent) {
-        if let Some((start, count)) = layout.meta_blocks_of(extent) {
-            self.meta.push(Run { start, count });
+    /// Adds the units of a manifest: the same on every drive.
+    pub(crate) fn add_manifest(&mut self, layout: &Layout, extent: &MetaExtent) {
+        if let Some((start, count)) = layout.meta_units_of(extent) {
+            self.add_common(Run { start, count });
         }
+    }
+
+    /// Adds units on every drive.
+    pub(crate) fn add_common(&mut self, run: Run) {
+        self.meta.iter_mut().for_each(|runs| runs.push(run));
+    }
+
+    /// Adds the units of one participant's table and list, which may share units. They are known to
+    /// lie in the metadata areas.
+    pub(crate) fn add_tables<'a>(
+        &mut self,
+        layout: &Layout,
+        runs: impl IntoIterator<Item = &'a TableRun>,
+    ) {
+        let mut units: Vec<(usize, u64, u64)> = runs
+            .into_iter()
+            .filter_map(|run| {
+                let (start, count) = layout.meta_units_of_run(run)?;
+                Some((run.drive.as_usize(), start, start + count))
+            })
+            .collect();
+        units.sort_unstable();
+        let mut units = units.into_iter();
+        let Some(mut joined) = units.next() else { return };
+        let mut add = |(drive, start, end): (usize, u64, u64)| {
+            self.meta[drive].push(Run { start, count: end - start });
+        };
+        for (drive, start, end) in units {
+            if drive == joined.0 && start <= joined.2 {
+                joined.2 = joined.2.max(end);
+            } else {
+                add(joined);
+                joined = (drive, start, end);
+            }
+        }
+        add(joined);
     }
 }
 

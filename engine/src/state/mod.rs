@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The state of an open pool: what is committed, what is being written, what is free. Pure.
 //!
-//! - Free space is derived: a data slot or metadata block is used if and only if a checkpoint of
+//! - Free space is derived: a data slot or metadata unit is used if and only if a checkpoint of
 //!   one of the two newest generations, an open checkpoint, or one that somebody still reads names
 //!   it. Nothing else is stored, so nothing can leak or be freed twice; debug builds derive it again
 //!   at each commit and compare.
@@ -17,6 +17,7 @@ mod in_use;
 mod open_checkpoint;
 mod pool_state;
 mod saving;
+mod tables;
 #[cfg(test)]
 mod tests;
 

@@ -3,7 +3,7 @@
 
 use uuid::Uuid;
 
-use crate::format::{Access, Shard};
+use crate::format::{Access, Shard, TableRun};
 use crate::name::CheckpointName;
 use crate::state::holding::{Holding, Run};
 use crate::units::Copies;
@@ -14,8 +14,10 @@ pub(crate) struct OpenSegment {
     pub(crate) len_bytes: u64,
     pub(crate) shards: Vec<Shard>,
     pub(crate) copies: Vec<Copies>,
-    /// Blocks reserved for its segment table.
-    pub(crate) table: Run,
+    /// Blocks reserved for the copies of its segment table.
+    pub(crate) table: Vec<TableRun>,
+    /// The same for its shard list.
+    pub(crate) list: Vec<TableRun>,
     /// Every byte is written.
     pub(crate) whole: bool,
     /// No write of it is in flight or can begin.
@@ -43,8 +45,9 @@ pub(crate) struct OpenCheckpoint {
     pub(crate) identity: Identity,
     pub(crate) name: CheckpointName,
     pub(crate) segments: Vec<Option<OpenSegment>>,
-    /// Blocks reserved for its manifest.
-    pub(crate) manifest: Run,
+    /// Units reserved for its manifest, the same on every drive. Its size depends on the tables of
+    /// all participants, so the last one to join reserves them.
+    pub(crate) manifest: Option<Run>,
     /// The space of its segments and its manifest.
     pub(crate) holding: Holding,
     /// It will not be committed. Its space is free once every segment has ended.

@@ -48,7 +48,8 @@ pub(crate) struct State {
     pub(super) next_open: u64,
     pub(super) in_use: InUse,
     pub(super) data: Vec<ExtentMap>,
-    pub(super) meta: ExtentMap,
+    /// By drive: units of the metadata area.
+    pub(super) meta: Vec<ExtentMap>,
     /// Some unit is named more than once, which no sound pool has. Then the release of
     /// one checkpoint that names it does not make it free.
     pub(super) has_overlaps: bool,
@@ -85,7 +86,7 @@ impl State {
         let data = data.collect();
         let mut state = State {
             data,
-            meta: ExtentMap::new(label.layout.meta_blocks()),
+            meta: vec![ExtentMap::new(label.layout.meta_units()); label.drives.len()],
             has_overlaps: false,
             root,
             before,
@@ -169,10 +170,10 @@ impl State {
         free
     }
 
-    /// Free blocks of the metadata area.
+    /// By drive: free units of the metadata area.
     #[cfg(any(test, feature = "internals"))]
-    pub(crate) fn free_meta_blocks(&self) -> u64 {
-        self.meta.free()
+    pub(crate) fn free_meta_units(&self) -> Vec<u64> {
+        self.meta.iter().map(ExtentMap::free).collect()
     }
 
     pub(crate) fn find(&self, name: &CheckpointName) -> Option<&Arc<Committed>> {
@@ -262,15 +263,15 @@ impl State {
         let release = |map: &mut ExtentMap, runs: &[Run]| {
             runs.iter().all(|r| map.release(r.start, r.count).is_ok())
         };
-        let mut data = self.data.iter_mut().zip(&holding.data);
-        data.all(|(map, runs)| map.is_empty() || release(map, runs))
-            && release(&mut self.meta, &holding.meta)
+        let data = self.data.iter_mut().zip(&holding.data).filter(|(map, _)| !map.is_empty());
+        let meta = self.meta.iter_mut().zip(&holding.meta);
+        data.chain(meta).all(|(map, runs)| release(map, runs))
     }
 
     /// Recomputes which units are used. Units named twice are counted once.
     pub(super) fn derive_free_space(&mut self) {
         self.data.iter_mut().for_each(ExtentMap::clear);
-        self.meta.clear();
+        self.meta.iter_mut().for_each(ExtentMap::clear);
         let mut once = true;
         let held = self.held_only();
         let committed = self.current.values().chain(&self.retired).map(|c| &c.holding);
@@ -278,10 +279,10 @@ impl State {
         let held = held.iter().map(|committed| &committed.holding);
         for holding in committed.chain(open).chain(held) {
             let data = self.data.iter_mut().zip(&holding.data);
-            for (map, runs) in data.filter(|(map, _)| !map.is_empty()) {
+            let meta = self.meta.iter_mut().zip(&holding.meta);
+            for (map, runs) in data.filter(|(map, _)| !map.is_empty()).chain(meta) {
                 runs.iter().for_each(|run| once &= map.cover(run.start, run.count));
             }
-            holding.meta.iter().for_each(|run| once &= self.meta.cover(run.start, run.count));
         }
         self.has_overlaps = !once;
         for Location { drive, slot } in &self.bad {

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::format::{Manifest, SegmentTable, blocks_of, shard};
-use crate::limits::{MAX_PARTICIPANTS, MAX_SEGMENT_BYTES};
+use crate::format::{Manifest, SegmentTable, ShardList, blocks_of, shard};
+use crate::limits::{MAX_PARTICIPANTS, MAX_SEGMENT_BYTES, MAX_SHARD_LIST_BYTES};
 use crate::name::check_base_name;
 use crate::placement;
 use crate::state::holding::{Committed, Holding, Run};
@@ -17,6 +17,7 @@ use crate::state::open_checkpoint::{
     CheckpointSpec, ChunkPlace, Identity, OpenCheckpoint, OpenSegment, Readiness,
 };
 use crate::state::pool_state::State;
+use crate::state::tables::TablePlaces;
 use crate::units::{Copies, DriveIndex, Location};
 
 /// Why a participant could not join.
@@ -54,7 +55,7 @@ impl State {
                 limit: self.label.layout.max_checkpoints() as u64,
             }));
         }
-        let Some(reserved) = self.reserve(spec, joined.is_none()) else {
+        let Some(reserved) = self.reserve(spec, joined) else {
             let no_space = self.no_space(spec.len_bytes);
             // Retired space becomes free when one more generation is committed.
             return Err(if self.retired.is_empty() {
@@ -68,22 +69,32 @@ impl State {
             self.next_open += 1;
             let segments = (0..spec.participants).map(|_| None).collect();
             let holding = Holding::new(self.label.drives.len());
-            let manifest = reserved.manifest.unwrap_or(Run { start: 0, count: 0 });
             let name = spec.name.clone();
-            let open =
-                OpenCheckpoint { identity, name, segments, manifest, holding, aborted: false };
+            let open = OpenCheckpoint {
+                identity,
+                name,
+                segments,
+                manifest: None,
+                holding,
+                aborted: false,
+            };
             self.open.insert(number, open);
             number
         });
         if let Some(open) = self.open.get_mut(&number) {
             reserved.copies.iter().for_each(|copies| open.holding.add_chunk(*copies));
-            open.holding.meta.extend(reserved.manifest);
-            open.holding.meta.push(reserved.table);
+            let TablePlaces { table, list } = reserved.places;
+            open.holding.add_tables(&self.label.layout, table.iter().chain(&list));
+            if let Some(run) = reserved.manifest {
+                open.manifest = Some(run);
+                open.holding.add_common(run);
+            }
             open.segments[spec.participant as usize] = Some(OpenSegment {
                 len_bytes: spec.len_bytes,
                 shards: spec.shards.clone(),
                 copies: reserved.copies,
-                table: reserved.table,
+                table,
+                list,
                 whole: false,
                 ended: false,
             });
@@ -118,36 +129,57 @@ impl State {
     }
 
     /// Takes units from the maps, all or none.
-    fn reserve(&mut self, spec: &CheckpointSpec, first: bool) -> Option<Reserved> {
-        let drives = self.label.drives.len();
-        let chunk_bytes = self.label.layout.chunk_bytes();
-        let chunks = spec.len_bytes.div_ceil(chunk_bytes);
-        let copies = self.copies();
-        let table_bytes =
-            SegmentTable::encoded_bytes(spec.len_bytes, chunk_bytes, copies, &spec.shards);
-        let table_blocks = blocks_of(table_bytes);
-        let manifest_bytes = Manifest::encoded_bytes(&spec.name.name, spec.participants);
-        let manifest_blocks = blocks_of(manifest_bytes);
-        let start = spec.participant as usize;
+    fn reserve(&mut self, spec: &CheckpointSpec, joined: Option<u64>) -> Option<Reserved> {
+        let (copies, start) = (self.copies(), spec.participant as usize);
+        let chunks = spec.len_bytes.div_ceil(self.label.layout.chunk_bytes());
         let share = placement::shares(chunks, copies, &self.free_slots(), start)?;
-        let table = Run { start: self.meta.allocate_run(table_blocks)?, count: table_blocks };
-        let manifest = match first.then(|| self.meta.allocate_run(manifest_blocks)) {
-            None => None,
-            Some(Some(start)) => Some(Run { start, count: manifest_blocks }),
-            Some(None) => {
-                self.derive_free_space();
-                return None;
-            }
-        };
-        let mut slots = vec![Vec::new(); drives];
-        for (drive, count) in share.iter().enumerate() {
-            // `shares` checked the free counts, so this cannot fail.
-            if !self.data[drive].allocate_many(*count, &mut slots[drive]) {
-                self.derive_free_space();
-                return None;
-            }
+        let reserved = self.reserve_shares(spec, joined, &share);
+        if reserved.is_none() {
+            self.derive_free_space();
         }
-        Some(Reserved { copies: placement::place(&slots, copies, start), table, manifest })
+        reserved
+    }
+
+    fn reserve_shares(
+        &mut self,
+        spec: &CheckpointSpec,
+        joined: Option<u64>,
+        share: &[u64],
+    ) -> Option<Reserved> {
+        let chunk_bytes = self.label.layout.chunk_bytes();
+        let copies = self.copies();
+        let table_bytes = SegmentTable::encoded_bytes(spec.len_bytes, chunk_bytes, copies);
+        let list_bytes = ShardList::encoded_bytes(&spec.shards);
+        let turn = joined.unwrap_or(self.next_open).wrapping_add(spec.participant.into());
+        let places = self.place_tables(blocks_of(table_bytes), blocks_of(list_bytes), turn)?;
+        let manifest = match self.manifest_bytes(spec, joined, &places) {
+            Some(bytes) => Some(self.place_manifest(blocks_of(bytes))?),
+            None => None,
+        };
+        let mut slots = vec![Vec::new(); share.len()];
+        for ((map, count), out) in self.data.iter_mut().zip(share).zip(&mut slots) {
+            // `shares` checked the free counts, so this cannot fail.
+            map.allocate_many(*count, out).then_some(())?;
+        }
+        let copies = placement::place(&slots, copies, spec.participant as usize);
+        Some(Reserved { copies, places, manifest })
+    }
+
+    /// The size of the manifest, if this participant is the last to join.
+    fn manifest_bytes(
+        &self,
+        spec: &CheckpointSpec,
+        joined: Option<u64>,
+        places: &TablePlaces,
+    ) -> Option<u64> {
+        let segments = joined.and_then(|number| self.open.get(&number)).map(|o| &o.segments);
+        let here = segments.into_iter().flatten().flatten();
+        let (others, runs) = here.fold((0, 0), |(count, runs), segment| {
+            (count + 1, runs + segment.table.len() + segment.list.len())
+        });
+        let runs = (runs + places.table.len() + places.list.len()) as u64;
+        (others + 1 == spec.participants)
+            .then(|| Manifest::encoded_bytes(&spec.name.name, spec.participants, runs))
     }
 
     /// Where the chunks of a participant's segment lie.
@@ -243,7 +275,7 @@ impl State {
 
 struct Reserved {
     copies: Vec<Copies>,
-    table: Run,
+    places: TablePlaces,
     manifest: Option<Run>,
 }
 
@@ -262,6 +294,13 @@ fn check_spec(spec: &CheckpointSpec) -> Result<(), Error> {
     }
     if spec.len_bytes > MAX_SEGMENT_BYTES {
         return usage(format!("a segment has at most {MAX_SEGMENT_BYTES} bytes"));
+    }
+    let list_bytes = ShardList::encoded_bytes(&spec.shards);
+    if list_bytes > MAX_SHARD_LIST_BYTES {
+        return usage(format!(
+            "the names, shapes and attributes of {} shards take {list_bytes} bytes of metadata; at most {MAX_SHARD_LIST_BYTES} bytes are allowed for one participant: merge small shards",
+            spec.shards.len()
+        ));
     }
     shard::check_shards(&spec.shards, spec.len_bytes)
         .map_err(|why| Error::Usage(format!("{}: {why}", spec.name)))

@@ -79,7 +79,7 @@ fn remove(state: &mut State, step: u64) {
 #[test]
 fn what_a_generation_removes_is_free_one_generation_later() {
     let mut state = state(2);
-    let (free, free_meta) = (state.free_slots(), state.free_meta_blocks());
+    let (free, free_meta) = (state.free_slots(), state.free_meta_units());
     let gone = save(&mut state, 1, 4 * CHUNK);
     assert_eq!(state.free_slots(), [free[0] - 2, free[1] - 2]);
     remove(&mut state, 1);
@@ -95,7 +95,7 @@ fn what_a_generation_removes_is_free_one_generation_later() {
     let planned = Plan::empty(&state, None, 0).unwrap();
     assert_eq!(state.free_slots(), [free[0] - 2, free[1] - 2], "planned is not durable");
     state.adopt(planned.change);
-    assert_eq!((state.free_slots(), state.free_meta_blocks()), (free, free_meta));
+    assert_eq!((state.free_slots(), state.free_meta_units()), (free, free_meta));
 }
 
 #[test]
@@ -185,21 +185,21 @@ fn no_room_differs_from_room_after_one_more_commit() {
 #[test]
 fn a_reservation_is_whole_or_none() {
     let mut state = state(2);
-    let before = (state.free_slots(), state.free_meta_blocks());
+    let before = (state.free_slots(), state.free_meta_units());
     let too_much = (before.0.iter().sum::<u64>() + 1) * CHUNK;
     assert!(state.begin(&spec(1, 1, 0, too_much), Uuid::nil()).is_err());
-    assert_eq!((state.free_slots(), state.free_meta_blocks()), before);
+    assert_eq!((state.free_slots(), state.free_meta_units()), before);
     assert_eq!(state.open.len(), 0);
 
     // Enough slots, but more blocks of metadata than there are: a segment of very many shards.
     let shards =
-        (0..200_000).map(|number| Shard { name: format!("shard-{number}"), ..Shard::default() });
+        (0..300_000).map(|number| Shard { name: format!("shard-{number}"), ..Shard::default() });
     let long = CheckpointSpec { shards: shards.collect(), ..spec(1, 1, 0, CHUNK) };
     assert!(matches!(
         state.begin(&long, Uuid::nil()),
         Err(BeginError::Failed(Error::NoMetadataSpace))
     ));
-    assert_eq!((state.free_slots(), state.free_meta_blocks()), before);
+    assert_eq!((state.free_slots(), state.free_meta_units()), before);
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn participants_agree_on_who_they_are() {
 #[test]
 fn an_aborted_checkpoint_keeps_its_space_until_every_segment_ended() {
     let mut state = state(1);
-    let free = (state.free_slots(), state.free_meta_blocks());
+    let free = (state.free_slots(), state.free_meta_units());
     let number = begin(&mut state, &spec(1, 3, 0, CHUNK));
     begin(&mut state, &spec(1, 3, 1, CHUNK));
     state.mark_aborted(number);
@@ -239,7 +239,7 @@ fn an_aborted_checkpoint_keeps_its_space_until_every_segment_ended() {
     state.end_segment(number, 0);
     assert_eq!(state.free_slots()[0], free.0[0] - 2, "participant 1 may still write");
     assert_eq!(state.set_whole(number, 1), Readiness::Aborted);
-    assert_eq!((state.free_slots(), state.free_meta_blocks()), free);
+    assert_eq!((state.free_slots(), state.free_meta_units()), free);
     assert_eq!(state.set_whole(number, 1), Readiness::Aborted, "it is gone");
     begin(&mut state, &spec(1, 1, 0, CHUNK));
 }

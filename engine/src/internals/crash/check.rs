@@ -13,6 +13,7 @@ use crate::checksum::chunk_is_sound;
 use crate::device::sim::{SimDrive, SimRng};
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Damage, Error};
+use crate::format::layout::META_UNIT_BYTES;
 use crate::format::{Label, Manifest, Owner, SegmentTable, crc64};
 use crate::limits::BLOCK_BYTES;
 use crate::pool::Notice;
@@ -357,19 +358,39 @@ pub(super) fn same_names(state: &State, contents: &Contents) -> Result<(), Strin
     }
 }
 
-/// The tables of a checkpoint, by its metadata on the drives.
+/// The places of a checkpoint's metadata: drive, offset and length.
+pub(super) fn metadata_places(
+    label: &Label,
+    committed: &Committed,
+    manifest: &Manifest,
+) -> Vec<(DriveIndex, u64, u64)> {
+    let extent = &committed.entry.manifest;
+    let drives = (0..label.drives.len() as u16).map(DriveIndex);
+    let mut places: Vec<_> =
+        drives.map(|drive| (drive, extent.offset_bytes, extent.stored_bytes())).collect();
+    for segment in &manifest.segments {
+        let runs = segment.table.runs.iter().chain(&segment.list.runs);
+        places.extend(runs.map(|run| (run.drive, run.offset_bytes(), run.len_bytes())));
+    }
+    places
+}
+
+/// The tables of a checkpoint, by its metadata on the drives. Its shard lists are read, too.
 pub(super) fn read_tables(
     drives: &mut dyn Drives,
     label: &Label,
     committed: &Committed,
 ) -> Result<(Manifest, Vec<SegmentTable>), Error> {
     let entry = &committed.entry;
-    let manifest = metadata::sound(metadata::read_manifest(drives, label, entry, 0))?;
-    let tables = (0..entry.participants)
-        .map(|number| {
-            metadata::sound(metadata::read_table(drives, label, entry, &manifest, number))
-        })
-        .collect::<Result<_, _>>()?;
+    let found = metadata::read_manifest(drives, label, entry, 0);
+    let manifest = metadata::sound(found, &metadata::manifest_subject(entry))?;
+    let mut tables = Vec::with_capacity(manifest.segments.len());
+    for (number, segment) in (0..).zip(&manifest.segments) {
+        let found = metadata::read_table(drives, label, entry, segment, number);
+        tables.push(metadata::sound(found, &metadata::table_subject(entry))?);
+        let found = metadata::read_list(drives, label, entry, segment, number);
+        metadata::sound(found, &metadata::list_subject(entry))?;
+    }
     Ok((manifest, tables))
 }
 
@@ -440,15 +461,20 @@ pub(super) fn check_free(lab: &Lab, image: &[SimDrive], state: &State) -> Result
     let mut drives = lab.drive(image).map_err(|error| error.to_string())?;
     let label = state.label();
     let mut slots = vec![HashSet::new(); label.drives.len()];
-    let mut blocks = HashSet::new();
+    let mut units = vec![HashSet::new(); label.drives.len()];
     for committed in state.checkpoints() {
         let (manifest, tables) = read_tables(&mut drives, label, committed)
             .map_err(|error| format!("free space: {error}"))?;
-        let extents = manifest.segments.iter().map(|segment| segment.table);
-        for extent in extents.chain([committed.entry.manifest]) {
-            let (start, count) =
-                label.layout.meta_blocks_of(&extent).ok_or("a misplaced extent")?;
-            blocks.extend(start..start + count);
+        let mut own = HashSet::new();
+        for (drive, offset_bytes, len_bytes) in metadata_places(label, committed, &manifest) {
+            let first = (offset_bytes - label.layout.meta_offset()) / META_UNIT_BYTES;
+            let end = offset_bytes + len_bytes - label.layout.meta_offset();
+            own.extend((first..end.div_ceil(META_UNIT_BYTES)).map(|unit| (drive, unit)));
+        }
+        for (drive, unit) in own {
+            if !units[drive.as_usize()].insert(unit) {
+                return Err(format!("unit {unit} of drive {drive} has two owners"));
+            }
         }
         for chunk in tables.iter().flat_map(|table| &table.chunks) {
             for location in chunk.copies.iter() {
@@ -465,9 +491,10 @@ pub(super) fn check_free(lab: &Lab, image: &[SimDrive], state: &State) -> Result
     if state.free_slots() != free {
         return Err(format!("{:?} slots are free, not {free:?}", state.free_slots()));
     }
-    let free = label.layout.meta_blocks() - blocks.len() as u64;
-    if state.free_meta_blocks() != free {
-        return Err(format!("{} metadata blocks are free, not {free}", state.free_meta_blocks()));
+    let free: Vec<u64> =
+        units.iter().map(|used| label.layout.meta_units() - used.len() as u64).collect();
+    if state.free_meta_units() != free {
+        return Err(format!("{:?} metadata units are free, not {free:?}", state.free_meta_units()));
     }
     Ok(())
 }

@@ -70,7 +70,7 @@ fn arm(live: &Live<'_>, victim: usize, rng: &mut SimRng) -> String {
         _ => {
             let (start, end) = match rng.below(3) {
                 0 => (layout.catalogue_offset(Generation(0)), layout.meta_offset()),
-                1 => (layout.meta_offset(), layout.meta_block_offset(64)),
+                1 => (layout.meta_offset(), layout.meta_unit_offset(4)),
                 _ => (layout.slot_offset(0), layout.slot_offset(400)),
             };
             let block = rng.below((end - start) / BLOCK_BYTES);

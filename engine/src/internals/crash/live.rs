@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::act::{Act, Stop};
-use super::check::{has_names, read_tables, same_names};
+use super::check::{has_names, metadata_places, read_tables, same_names};
 use super::explorer::{Explorer, Watched};
 use super::lab::{Base, CHUNK_BYTES, open_pool};
 use super::model::{Contents, Stored};
@@ -360,9 +360,9 @@ impl<'a> Live<'a> {
         let (manifest, tables) = read_tables(&mut self.drives, &label, committed).ok()?;
         let mut extents: Vec<(u64, u64)> = Vec::new();
         if metadata {
-            let of_tables = manifest.segments.iter().map(|segment| segment.table);
-            let named = of_tables.chain([committed.entry.manifest]);
-            extents.extend(named.map(|extent| (extent.offset_bytes, extent.len_bytes)));
+            let places = metadata_places(&label, committed, &manifest).into_iter();
+            let here = places.filter(|(on, ..)| on.as_usize() == drive);
+            extents.extend(here.map(|(_, offset_bytes, len_bytes)| (offset_bytes, len_bytes)));
         } else {
             let chunks = tables.iter().flat_map(|table| &table.chunks);
             let places = chunks.flat_map(|chunk| chunk.copies.iter());
@@ -448,10 +448,8 @@ impl<'a> Live<'a> {
             let Ok((manifest, tables)) = read_tables(&mut self.drives, &label, committed) else {
                 continue;
             };
-            let extents = manifest.segments.iter().map(|segment| segment.table);
-            for extent in extents.chain([committed.entry.manifest]) {
-                let (offset, len) = (extent.offset_bytes, extent.stored_bytes());
-                (0..drives).for_each(|drive| add(drive, offset, len));
+            for (drive, offset, len) in metadata_places(&label, committed, &manifest) {
+                add(drive.0.into(), offset, len);
             }
             let chunks = tables.iter().flat_map(|table| &table.chunks);
             for location in chunks.flat_map(|chunk| chunk.copies.iter()) {

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::device::condition::Condition;
 use crate::error::{Damage, Error, IoError};
-use crate::format::{DriveState, Label, SegmentTable};
+use crate::format::{DriveState, Label, SegmentTable, Shard};
 use crate::name::CheckpointName;
 use crate::pool::explain::{chunk_damage, is_damage};
 use crate::pool::handle::Pool;
@@ -43,10 +43,16 @@ const CHUNKS_OF_A_PART: u64 = 4096;
 /// The longest time without a progress report while drives work.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 
+/// Names in messages about a segment.
+struct Owner {
+    name: CheckpointName,
+    shards: Vec<Shard>,
+}
+
 /// A part of a segment, and the session's handles for its copies.
 struct Part {
     hold: Rc<Hold>,
-    name: Rc<CheckpointName>,
+    owner: Rc<Owner>,
     table: Rc<SegmentTable>,
     first_chunk: u64,
     handles: [Option<u64>; 2],
@@ -136,13 +142,13 @@ impl<'a> DataPass<'a> {
     pub(super) fn check(
         &mut self,
         hold: &Rc<Hold>,
-        table: SegmentTable,
+        (table, shards): (SegmentTable, Vec<Shard>),
         tally: &mut Tally<'_>,
     ) -> Result<(), Error> {
-        let name = Rc::new(hold.committed().name());
+        let owner = Rc::new(Owner { name: hold.committed().name(), shards });
         let table = Rc::new(table);
         if self.scope == Scope::Everything
-            && let Some(lost) = self.lost_chunks(&name, &table)
+            && let Some(lost) = self.lost_chunks(&owner.name, &table)
         {
             tally.damaged(lost);
         }
@@ -150,7 +156,7 @@ impl<'a> DataPass<'a> {
         let mut start = 0;
         while start < count {
             let end = count.min(start + CHUNKS_OF_A_PART);
-            self.check_part(hold, &name, &table, start..end, tally)?;
+            self.check_part(hold, &owner, &table, start..end, tally)?;
             start = end;
         }
         Ok(())
@@ -159,7 +165,7 @@ impl<'a> DataPass<'a> {
     fn check_part(
         &mut self,
         hold: &Rc<Hold>,
-        name: &Rc<CheckpointName>,
+        owner: &Rc<Owner>,
         table: &Rc<SegmentTable>,
         chunks: Range<u64>,
         tally: &mut Tally<'_>,
@@ -175,7 +181,7 @@ impl<'a> DataPass<'a> {
         }
         let part = Rc::new(Part {
             hold: Rc::clone(hold),
-            name: Rc::clone(name),
+            owner: Rc::clone(owner),
             table: Rc::clone(table),
             first_chunk: chunks.start,
             handles,
@@ -347,8 +353,10 @@ impl<'a> DataPass<'a> {
         };
         if !succeeded {
             self.check_drive(&job, copy, completion)?;
-            let Part { name, table, .. } = &*job.part;
-            let damage = chunk_damage(self.pool, name, table, job.chunk as usize, copy, completion);
+            let Part { owner, table, .. } = &*job.part;
+            let names = (&owner.name, owner.shards.as_slice());
+            let chunk = job.chunk as usize;
+            let damage = chunk_damage(self.pool, names, table, chunk, copy, completion);
             job.damages[copy] = Some(Box::new(damage));
             job.unread |= !is_damage(completion);
         }

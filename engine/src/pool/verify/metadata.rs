@@ -4,12 +4,13 @@
 //! The keeper reads and writes for it, a few MiB at a time, so that commits go on in between. Bytes
 //! are decoded on the caller's thread.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::drives::{DriveCommand, Drives};
+use crate::drives::Drives;
 use crate::error::{Error, IoError};
 use crate::format::{
-    CatalogueEntry, DriveState, FormatError, Label, Manifest, MetaExtent, SegmentTable,
+    CatalogueEntry, DriveState, FormatError, Label, Manifest, SegmentTable, Shard,
 };
 use crate::notice::Notice;
 use crate::pool::handle::Pool;
@@ -19,11 +20,11 @@ use crate::pool::verify::Scope;
 use crate::pool::verify::report::Tally;
 use crate::recover::labels::{check_labels, read_labels, repair_labels};
 use crate::recover::metadata::{
-    self, BadCopy, Decode, Found, Subject, Wrong, bad_copy, repair_metadata,
+    self, BadCopy, CopyPlace, Decode, Found, Subject, Wrong, bad_copy, copies_of, everywhere,
+    repair_metadata,
 };
 use crate::recover::newest::{catalogue_subject, decode_catalogue};
 use crate::recover::roots::{check_roots, repair_roots};
-use crate::units::DriveIndex;
 
 /// What the keeper reads in one call. A commit waits for no more than that.
 const BYTES_PER_CALL: u64 = 4 << 20;
@@ -41,7 +42,14 @@ pub(super) struct MetadataPass<'a> {
 /// An object of a checkpoint.
 struct Object {
     subject: Subject,
-    extent: MetaExtent,
+    /// Its copies on drives that take part.
+    copies: Vec<CopyPlace>,
+}
+
+impl Object {
+    fn stored_bytes(&self) -> u64 {
+        self.copies.iter().map(CopyPlace::stored_bytes).sum()
+    }
 }
 
 impl<'a> MetadataPass<'a> {
@@ -82,7 +90,8 @@ impl<'a> MetadataPass<'a> {
             copies += 2 * label.live().count();
             notices.extend(repair_roots(drives, &label, &roots, repair).0);
             let (subject, decode) = (catalogue_subject(), decode_catalogue(&label, &root));
-            let found = metadata::check_copies(drives, &label, &root.catalogue, &subject, &decode);
+            let places = everywhere(&label, &root.catalogue);
+            let found = metadata::check_copies(drives, &label, places, &subject, &decode);
             copies += label.live().count();
             let sound = found.object.map(|(_, bytes)| bytes).filter(|_| repair);
             notices.extend(mend(drives, &found.bad, sound.as_deref()));
@@ -100,7 +109,8 @@ impl<'a> MetadataPass<'a> {
         tally: &mut Tally<'_>,
     ) -> Result<Option<Manifest>, Error> {
         let entry = &hold.committed().entry;
-        let object = Object { subject: metadata::manifest_subject(entry), extent: entry.manifest };
+        let copies = everywhere(&self.label, &entry.manifest);
+        let object = Object { subject: metadata::manifest_subject(entry), copies };
         let decode = metadata::decode_manifest(&self.label, entry);
         let mut found = None;
         self.check(hold, &[object], &|_, bytes| decode(bytes), tally, &mut |_, manifest| {
@@ -110,38 +120,56 @@ impl<'a> MetadataPass<'a> {
         Ok(found)
     }
 
-    /// Segment tables of a checkpoint: each goes to `take`, if any drive has a sound copy of it.
+    /// Segment tables and shards of some participants: each goes to `take`, if any drive has a sound
+    /// copy of the table.
     pub(super) fn check_tables(
         &self,
         hold: &Hold,
         manifest: &Manifest,
         participants: Range<usize>,
         tally: &mut Tally<'_>,
-        take: &mut dyn FnMut(SegmentTable),
+        take: &mut dyn FnMut(SegmentTable, Vec<Shard>),
     ) -> Result<(), Error> {
         let entry: &CatalogueEntry = &hold.committed().entry;
-        let objects: Vec<Object> = manifest.segments[participants.clone()]
-            .iter()
-            .map(|s| Object { subject: metadata::table_subject(entry), extent: s.table })
-            .collect();
-        let decode = |number: usize, bytes: &[u8]| {
-            let participant = (participants.start + number) as u32;
-            metadata::decode_table(&self.label, entry, manifest, participant)(bytes)
+        let segments = &manifest.segments[participants.clone()];
+        let of = |number: usize| (&segments[number], (participants.start + number) as u32);
+        let object = |subject: Subject, reference| {
+            let copies = copies_of(&self.label, reference);
+            Object { subject, copies }
         };
-        self.check(hold, &objects, &decode, tally, &mut |_, table| {
-            table.into_iter().for_each(&mut *take);
+        let lists: Vec<Object> =
+            segments.iter().map(|s| object(metadata::list_subject(entry), &s.list)).collect();
+        let decode = |number: usize, bytes: &[u8]| {
+            let (segment, participant) = of(number);
+            metadata::decode_list(&self.label, entry, segment, participant)(bytes)
+        };
+        let mut shards: Vec<Vec<Shard>> = vec![Vec::new(); segments.len()];
+        self.check(hold, &lists, &decode, tally, &mut |number, list| {
+            shards[number] = list.map(|list| list.shards).unwrap_or_default();
+            Ok(())
+        })?;
+        let tables: Vec<Object> =
+            segments.iter().map(|s| object(metadata::table_subject(entry), &s.table)).collect();
+        let decode = |number: usize, bytes: &[u8]| {
+            let (segment, participant) = of(number);
+            metadata::decode_table(&self.label, entry, segment, participant)(bytes)
+        };
+        self.check(hold, &tables, &decode, tally, &mut |number, table| {
+            if let Some(table) = table {
+                take(table, std::mem::take(&mut shards[number]));
+            }
             Ok(())
         })
     }
 
-    /// How many participants, from `first` on, have tables that fit into memory together.
+    /// How many participants, from `first` on, have tables and lists that fit into memory together.
     pub(super) fn group_of(&self, manifest: &Manifest, first: usize) -> Range<usize> {
-        let sizes = manifest.segments[first..].iter().map(|s| s.table.stored_bytes());
-        first..first + fitting(sizes, BYTES_AT_ONCE / self.copies_of_each())
-    }
-
-    fn copies_of_each(&self) -> u64 {
-        (self.label.live().count() as u64).max(1)
+        let sizes = manifest.segments[first..].iter().map(|segment| {
+            let references = [&segment.table, &segment.list];
+            let places = references.into_iter().flat_map(|r| copies_of(&self.label, r));
+            places.map(|place| place.stored_bytes()).sum()
+        });
+        first..first + fitting(sizes, BYTES_AT_ONCE)
     }
 
     /// Reads the copies of objects, mends the bad ones, and gives each object to `take`.
@@ -155,24 +183,28 @@ impl<'a> MetadataPass<'a> {
     ) -> Result<(), Error> {
         let mut start = 0;
         while start < objects.len() {
-            let sizes = objects[start..].iter().map(|object| object.extent.stored_bytes());
-            let count = fitting(sizes, BYTES_AT_ONCE / self.copies_of_each());
+            let sizes = objects[start..].iter().map(Object::stored_bytes);
+            let count = fitting(sizes, BYTES_AT_ONCE);
             let group = start..start + count;
             let mut found: Vec<Found<T>> =
                 group.clone().map(|_| Found { object: None, bad: Vec::new() }).collect();
-            let (first, spare) = self.readers(start);
-            let mut wanted: Vec<(usize, DriveIndex)> = Vec::new();
-            for drive in &first {
-                wanted.extend(group.clone().map(|number| (number, *drive)));
+            let mut wanted: Vec<(usize, CopyPlace)> = Vec::new();
+            let mut spare: Vec<(usize, VecDeque<CopyPlace>)> = Vec::new();
+            for number in group.clone() {
+                let (first, rest) = self.readers(number, &objects[number].copies);
+                wanted.extend(first.into_iter().map(|place| (number, place)));
+                spare.push((number, rest));
             }
-            self.read(objects, &wanted, decode, start, &mut found, tally)?;
-            for drive in spare {
-                let lacking = group.clone().filter(|number| found[number - start].object.is_none());
-                let wanted: Vec<_> = lacking.map(|number| (number, drive)).collect();
+            while !wanted.is_empty() {
                 self.read(objects, &wanted, decode, start, &mut found, tally)?;
+                spare.retain(|(number, _)| found[number - start].object.is_none());
+                let next = spare.iter_mut();
+                wanted = next
+                    .filter_map(|(number, rest)| rest.pop_front().map(|place| (*number, place)))
+                    .collect();
             }
             for (number, found) in group.zip(found) {
-                let object = self.settle(hold, found, tally)?;
+                let object = self.settle(hold, &objects[number].subject, found, tally)?;
                 take(number, object)?;
             }
             start += count;
@@ -180,20 +212,29 @@ impl<'a> MetadataPass<'a> {
         Ok(())
     }
 
-    /// The drives whose copies are read, and those that are read only if none of these is sound.
-    fn readers(&self, number: usize) -> (Vec<DriveIndex>, Vec<DriveIndex>) {
+    /// The copies that are read, and those that are read only if none of these is sound.
+    fn readers(
+        &self,
+        number: usize,
+        copies: &[CopyPlace],
+    ) -> (Vec<CopyPlace>, VecDeque<CopyPlace>) {
         if self.scope == Scope::Everything {
-            return (self.label.live().collect(), Vec::new());
+            return (copies.to_vec(), VecDeque::new());
         }
-        let mut members: Vec<DriveIndex> = self.label.members().collect();
+        let is_rebuilding = |place: &CopyPlace| {
+            self.label.drives[place.drive.as_usize()].state == DriveState::Rebuilding
+        };
+        let (rebuilding, mut members): (Vec<_>, VecDeque<_>) = {
+            let (rebuilding, members): (Vec<_>, Vec<_>) =
+                copies.iter().cloned().partition(is_rebuilding);
+            (rebuilding, members.into())
+        };
         let count = members.len().max(1);
         members.rotate_left(number % count);
-        let spare = members.split_off(members.len().min(1));
-        let is_rebuilding = |drive: &DriveIndex| {
-            self.label.drives[drive.as_usize()].state == DriveState::Rebuilding
-        };
-        members.extend(self.label.live().filter(is_rebuilding));
-        (members, spare)
+        // Of an object that no rebuilding drive has, one copy tells what else belongs there.
+        let mut first: Vec<CopyPlace> = members.pop_front().into_iter().collect();
+        first.extend(rebuilding);
+        (first, members)
     }
 
     /// Reads copies of objects, in calls of a bounded size, and decodes them. A copy that is alone
@@ -201,7 +242,7 @@ impl<'a> MetadataPass<'a> {
     fn read<T>(
         &self,
         objects: &[Object],
-        wanted: &[(usize, DriveIndex)],
+        wanted: &[(usize, CopyPlace)],
         decode: &dyn Fn(usize, &[u8]) -> Result<T, FormatError>,
         start: usize,
         found: &mut [Found<T>],
@@ -209,16 +250,15 @@ impl<'a> MetadataPass<'a> {
     ) -> Result<(), Error> {
         let mut at = 0;
         while at < wanted.len() {
-            let size = |(number, _): &(usize, DriveIndex)| objects[*number].extent.stored_bytes();
-            let count = fitting(wanted[at..].iter().map(size), BYTES_PER_CALL);
+            let sizes = wanted[at..].iter().map(|(_, place)| place.stored_bytes());
+            let count = fitting(sizes, BYTES_PER_CALL);
             let batch = &wanted[at..at + count];
-            let places = batch.iter().map(|(number, drive)| (*drive, objects[*number].extent));
-            let read = self.read_batch(places.collect())?;
+            let read = self.read_batch(batch.iter().map(|(_, place)| place.clone()).collect())?;
             tally.metadata_read(count);
-            for ((number, drive), bytes) in batch.iter().zip(read) {
-                let (object, found) = (&objects[*number], &mut found[number - start]);
+            for ((number, place), bytes) in batch.iter().zip(read) {
+                let (subject, found) = (&objects[*number].subject, &mut found[number - start]);
                 let decode: Decode<'_, T> = &|bytes| decode(*number, bytes);
-                take_copy(&self.label, *drive, object, bytes, decode, found);
+                take_copy(&self.label, place, subject, bytes, decode, found);
             }
             tally.tick();
             at += count;
@@ -226,51 +266,23 @@ impl<'a> MetadataPass<'a> {
         Ok(())
     }
 
-    fn read_batch(
-        &self,
-        places: Vec<(DriveIndex, MetaExtent)>,
-    ) -> Result<Vec<Result<Vec<u8>, IoError>>, Error> {
-        if let [(drive, extent)] = places[..]
-            && extent.stored_bytes() > BYTES_PER_CALL
+    fn read_batch(&self, places: Vec<CopyPlace>) -> Result<Vec<Result<Vec<u8>, IoError>>, Error> {
+        if let [place] = &places[..]
+            && place.stored_bytes() > BYTES_PER_CALL
         {
-            return Ok(vec![self.read_large(drive, extent)?]);
+            return Ok(vec![self.read_large(place)?]);
         }
-        self.pool.open.on_keeper(move |keeper| {
-            let mut buffers: Vec<Vec<u8>> =
-                places.iter().map(|(_, extent)| vec![0; extent.stored_bytes() as usize]).collect();
-            let mut batch: Vec<_> = buffers
-                .iter_mut()
-                .zip(&places)
-                .map(|(into, (drive, extent))| DriveCommand::Read {
-                    drive: *drive,
-                    offset_bytes: extent.offset_bytes,
-                    into,
-                })
-                .collect();
-            let statuses = keeper.drives().run(&mut batch);
-            drop(batch);
-            let read = buffers.into_iter().zip(statuses);
-            read.map(|(bytes, status)| status.map(|()| bytes)).collect()
-        })
+        self.pool.open.on_keeper(move |keeper| metadata::read_places(keeper.drives(), &places))
     }
 
-    fn read_large(
-        &self,
-        drive: DriveIndex,
-        extent: MetaExtent,
-    ) -> Result<Result<Vec<u8>, IoError>, Error> {
-        let mut bytes = Vec::with_capacity(extent.stored_bytes() as usize);
-        while (bytes.len() as u64) < extent.stored_bytes() {
-            let at = bytes.len() as u64;
-            let len = BYTES_PER_CALL.min(extent.stored_bytes() - at);
-            let offset_bytes = extent.offset_bytes + at;
-            let piece = self.pool.open.on_keeper(move |keeper| {
-                let mut into = vec![0; len as usize];
-                let read = DriveCommand::Read { drive, offset_bytes, into: &mut into };
-                keeper.drives().run(&mut [read]).remove(0).map(|()| into)
+    fn read_large(&self, place: &CopyPlace) -> Result<Result<Vec<u8>, IoError>, Error> {
+        let mut bytes = Vec::with_capacity(place.stored_bytes() as usize);
+        for part in place.parts(BYTES_PER_CALL) {
+            let read = self.pool.open.on_keeper(move |keeper| {
+                metadata::read_places(keeper.drives(), &[part]).remove(0)
             })?;
-            match piece {
-                Ok(piece) => bytes.extend(piece),
+            match read {
+                Ok(part) => bytes.extend(part),
                 Err(error) => return Ok(Err(error)),
             }
         }
@@ -281,9 +293,16 @@ impl<'a> MetadataPass<'a> {
     fn settle<T>(
         &self,
         hold: &Hold,
+        subject: &Subject,
         found: Found<T>,
         tally: &mut Tally<'_>,
     ) -> Result<Option<T>, Error> {
+        if found.object.is_none() && found.bad.is_empty() {
+            // No drive that takes part has a copy; what it names may belong on any of them.
+            tally.all_incomplete();
+            tally.damaged(found.damage(subject));
+            return Ok(None);
+        }
         let Found { object, bad } = found;
         let (object, sound) = object.unzip();
         if bad.is_empty() {
@@ -338,13 +357,12 @@ fn fitting(sizes: impl Iterator<Item = u64>, limit_bytes: u64) -> usize {
 /// sound one is decoded.
 fn take_copy<T>(
     label: &Label,
-    drive: DriveIndex,
-    object: &Object,
+    place: &CopyPlace,
+    subject: &Subject,
     read: Result<Vec<u8>, IoError>,
     decode: Decode<'_, T>,
     found: &mut Found<T>,
 ) {
-    let Object { subject, extent } = object;
     let known = found.object.as_ref().map(|(_, bytes)| bytes);
     if read.as_ref().is_ok_and(|bytes| known == Some(bytes)) {
         return;
@@ -355,7 +373,7 @@ fn take_copy<T>(
     };
     match decoded {
         Ok(sound) => found.object = found.object.take().or(Some(sound)),
-        Err(wrong) => found.bad.push(bad_copy(label, drive, extent, subject, wrong)),
+        Err(wrong) => found.bad.push(bad_copy(label, place.clone(), subject, wrong)),
     }
 }
 

@@ -191,7 +191,7 @@ impl Pass<'_> {
             let group = self.metadata.group_of(&manifest, first);
             first = group.end;
             let mut tables = Vec::new();
-            let mut take = |table| tables.push(table);
+            let mut take = |table, shards| tables.push((table, shards));
             self.metadata.check_tables(hold, &manifest, group, tally, &mut take)?;
             for table in tables {
                 self.data.check(hold, table, tally)?;

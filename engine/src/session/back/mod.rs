@@ -163,12 +163,12 @@ impl Back {
     ) -> Result<OpenedSegment, Error> {
         // First of all, so that what is read is this checkpoint's until the handle is released.
         let hold = self.pool.hold(name, Use::Restore)?;
-        let table = self.pool.read_segment_table(&hold, participant)?;
+        let (table, shards) = self.pool.read_segment_and_shards(&hold, participant)?;
         let opened = Opened::Restore { hold };
         let label = self.pool.context.state().label().clone();
         let segment = segment_of(&table, |copies| label.to_read(copies));
         let handle = self.add_handle(segment, opened)?;
-        let SegmentTable { len_bytes, chunk_bytes, shards, .. } = table;
+        let SegmentTable { len_bytes, chunk_bytes, .. } = table;
         Ok(OpenedSegment { handle, participant, len_bytes, chunk_bytes, shards })
     }
 

@@ -30,16 +30,16 @@ fn remove_checked(state: &mut State, step: u64) -> Result<(), Error> {
 fn what_is_held_stays_reserved_until_the_last_hold_ends() {
     for what in [Use::Restore, Use::Inspect] {
         let mut state = state(2);
-        let free = (state.free_slots(), state.free_meta_blocks());
+        let free = (state.free_slots(), state.free_meta_units());
         save(&mut state, 1, 4 * CHUNK);
-        let used = (state.free_slots(), state.free_meta_blocks());
+        let used = (state.free_slots(), state.free_meta_units());
         let held = state.hold(&name(1), Use::Inspect).unwrap();
         // Not refused: it is a verification's. A restore would begin before or after the removal.
         remove_checked(&mut state, 1).unwrap();
         assert!(!state.is_current(&held));
         for _ in 0..3 {
             next(&mut state);
-            assert_eq!((state.free_slots(), state.free_meta_blocks()), used, "it is held");
+            assert_eq!((state.free_slots(), state.free_meta_units()), used, "it is held");
         }
         // The name is free for another checkpoint, which is not the one that is held.
         let second = begin(&mut state, &spec(1, 1, 0, CHUNK));
@@ -47,9 +47,9 @@ fn what_is_held_stays_reserved_until_the_last_hold_ends() {
         state.end_segment(second, 0);
         assert_eq!(state.hold(&name(1), what).unwrap_err(), NotHeld::NoSuchCheckpoint);
         state.end_hold(&held, Use::Inspect);
-        assert_eq!((state.free_slots(), state.free_meta_blocks()), free);
+        assert_eq!((state.free_slots(), state.free_meta_units()), free);
         state.end_hold(&held, Use::Inspect);
-        assert_eq!((state.free_slots(), state.free_meta_blocks()), free, "ended once");
+        assert_eq!((state.free_slots(), state.free_meta_units()), free, "ended once");
     }
 }
 
@@ -137,7 +137,7 @@ proptest! {
     #[test]
     fn no_slot_of_a_held_checkpoint_is_given_away(steps in steps()) {
         let mut state = state(2);
-        let free = (state.free_slots(), state.free_meta_blocks());
+        let free = (state.free_slots(), state.free_meta_units());
         let mut places: BTreeMap<u64, HashSet<Location>> = BTreeMap::new();
         let mut holds: Vec<(Arc<Committed>, Use)> = Vec::new();
         let mut last_step = 0;
@@ -183,6 +183,6 @@ proptest! {
             remove_checked(&mut state, oldest).unwrap();
         }
         next(&mut state);
-        prop_assert_eq!((state.free_slots(), state.free_meta_blocks()), free);
+        prop_assert_eq!((state.free_slots(), state.free_meta_units()), free);
     }
 }

@@ -7,22 +7,25 @@
 //! ```
 //!
 //! Invariants:
-//! - Offsets are chained from constants and from three numbers: chunk size, checkpoints, metadata
-//!   blocks. The label stores those and the offsets; a reader accepts only a chain that agrees.
+//! - Offsets are chained from constants and from two numbers: chunk size and metadata blocks. The
+//!   label stores those and what follows from them; a reader accepts only a chain that agrees.
+//! - The metadata area is given out in units. A drive may rewrite a whole unit when a block of it
+//!   is written, and tear it when power fails: so no unit holds parts of two checkpoints.
 //! - Everything except the data slots and the regions counted from the end lies at the same offset
 //!   on every drive.
 //! - `end` is the capacity in the label's drive table, rounded down to 1 MiB: a drive that later
 //!   shows more capacity keeps its layout.
 
-use super::codec::{PROLOGUE_BYTES, Reader, Writer, corrupt};
-use super::{FormatError, MetaExtent};
 use crate::error::Error;
+use crate::format::codec::{PROLOGUE_BYTES, Reader, Writer, corrupt};
+use crate::format::segment::chunk_record_bytes;
+use crate::format::{FormatError, MetaExtent, TableRun};
 use crate::limits::{
-    BLOCK_BYTES, CATALOGUE_SLOTS, MAX_CHECKPOINTS, MAX_CHUNK_BYTES, MAX_DRIVE_BYTES, MAX_DRIVES,
-    MAX_NAME_BYTES, MIN_CHUNK_BYTES, ROOT_SLOTS,
+    BLOCK_BYTES, CATALOGUE_SLOTS, DEFAULT_CHUNK_BYTES, MAX_CHECKPOINTS, MAX_CHUNK_BYTES,
+    MAX_DRIVE_BYTES, MAX_DRIVES, MAX_NAME_BYTES, MIN_CHUNK_BYTES, ROOT_SLOTS,
 };
 use crate::planted::{Bug, planted};
-use crate::units::{Generation, is_block_aligned, round_down};
+use crate::units::{Generation, round_down};
 
 const MIB: u64 = 1 << 20;
 
@@ -48,34 +51,50 @@ const ROOT_BACK: u64 = BACK_LABELS[0] + ROOT_ZONE_BYTES;
 
 /// A drive may rewrite a whole unit of up to this size when a block of it is written, and tear it
 /// when power fails. Whatever is written at different times lies in different units.
-pub(super) const META_UNIT_BYTES: u64 = 64 << 10;
+pub(crate) const META_UNIT_BYTES: u64 = 64 << 10;
+/// Blocks of a unit of the metadata area.
+pub const META_UNIT_BLOCKS: u64 = META_UNIT_BYTES / BLOCK_BYTES;
 
 /// Bytes of a catalogue between its prologue and its first entry.
-pub(super) const CATALOGUE_HEADER_BYTES: u64 = 16;
+pub(in crate::format) const CATALOGUE_HEADER_BYTES: u64 = 16;
 /// Bytes of a catalogue's entry without name and attributes.
-pub(super) const CATALOGUE_ENTRY_BYTES: u64 = 104;
+pub(in crate::format) const CATALOGUE_ENTRY_BYTES: u64 = 104;
 /// Bytes of a catalogue slot for each checkpoint: an entry with the longest name, and a few bytes
 /// of attributes.
 const SLOT_BYTES_PER_CHECKPOINT: u64 = 256;
 const CATALOGUE_AT: u64 = ROOT_FRONT + ROOT_ZONE_BYTES;
 
-/// One checkpoint of the catalogue per this much of the smallest drive, up to this many.
-const DRIVE_BYTES_PER_CHECKPOINT: u64 = 2 * MIB;
-const MOST_PLANNED_CHECKPOINTS: u64 = 4096;
-/// Metadata area per data chunk of the pool: a chunk record, and a quarter more for fragmentation
-/// and for tables that wait two generations to be freed.
+/// The metadata area of a new pool is this part of the smallest drive,
+const META_PART: u64 = 128;
+/// but of a small drive up to this and some bytes a chunk of the pool, for records of chunks,
+const META_BYTES_OF_SMALL: u64 = 256 * MIB;
 const META_BYTES_PER_CHUNK: u64 = 20;
-/// Metadata area per checkpoint, for manifests, shards and the rounding to blocks.
-const META_BYTES_PER_CHECKPOINT: u64 = 64 << 10;
-/// The metadata area is at most this part of the smallest drive.
+/// and at most this part of it.
 const META_SHARE: u64 = 8;
+/// One checkpoint of the catalogue per this much of the metadata area.
+const META_BYTES_PER_CHECKPOINT: u64 = 256 << 10;
+/// The smallest and the largest metadata area of a drive.
+pub const MIN_METADATA_BYTES: u64 = MIB;
+/// The maps of larger ones would take much memory.
+pub const MAX_METADATA_BYTES: u64 = 1 << 40;
+/// Bytes of metadata that a shard with a name of some 60 characters takes, once.
+const TYPICAL_SHARD_BYTES: u64 = 128;
+
+/// Pools of more bytes have larger chunks: fewer records to write, to read at open and to keep.
+const LARGE_POOL_BYTES: u64 = 60_000_000_000_000;
+const LARGE_POOL_CHUNK_BYTES: u64 = 4 * MIB;
+const HUGE_POOL_BYTES: u64 = 250_000_000_000_000;
+const HUGE_POOL_CHUNK_BYTES: u64 = 16 * MIB;
 
 const _: () = {
     assert!(ROOT_ZONE_BYTES == REGION_BYTES && REGION_BYTES.is_multiple_of(BLOCK_BYTES));
     assert!(ROOT_STRIDE_BYTES.is_multiple_of(BLOCK_BYTES));
     assert!(CATALOGUE_AT.is_multiple_of(META_UNIT_BYTES));
     assert!(CATALOGUE_ENTRY_BYTES + MAX_NAME_BYTES as u64 <= SLOT_BYTES_PER_CHECKPOINT);
-    assert!(MOST_PLANNED_CHECKPOINTS <= MAX_CHECKPOINTS as u64);
+    assert!(HUGE_POOL_CHUNK_BYTES <= MAX_CHUNK_BYTES);
+    assert!(MIN_METADATA_BYTES.is_multiple_of(META_UNIT_BYTES));
+    // Every checkpoint takes at least a unit for its manifest and one for its tables.
+    assert!(META_BYTES_PER_CHECKPOINT >= 2 * META_UNIT_BYTES);
     // The smallest drive, with the largest metadata area it can get, has room for the largest
     // chunk.
     let catalogues = CATALOGUE_SLOTS * catalogue_slot_bytes_for(MIN_POOL_CHECKPOINTS as u64);
@@ -83,7 +102,9 @@ const _: () = {
     assert!(
         before_data.next_multiple_of(REGION_BYTES) + MAX_CHUNK_BYTES <= MIN_DRIVE_BYTES - ROOT_BACK
     );
-    assert!(MIN_DRIVE_BYTES / DRIVE_BYTES_PER_CHECKPOINT >= MIN_POOL_CHECKPOINTS as u64);
+    assert!(
+        MIN_DRIVE_BYTES / META_SHARE / META_BYTES_PER_CHECKPOINT >= MIN_POOL_CHECKPOINTS as u64
+    );
     // A slot number fits the 48 bits of a location.
     assert!(MAX_DRIVE_BYTES / MIN_CHUNK_BYTES < 1 << 48);
 };
@@ -101,17 +122,27 @@ pub enum Zone {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
     chunk_bytes: u64,
-    max_checkpoints: u64,
     meta_blocks: u64,
-    // Derived from the three above.
+    // Derived from the two above.
+    max_checkpoints: u64,
     catalogue_slot_bytes: u64,
     meta_offset: u64,
     data_offset: u64,
 }
 
 impl Layout {
-    /// The layout of a new pool of drives with these capacities.
+    /// The layout of a new pool of drives with these capacities, with a metadata area of the size
+    /// that such drives get.
     pub fn plan(capacities_bytes: &[u64], chunk_bytes: u64) -> Result<Layout, Error> {
+        Layout::plan_sized(capacities_bytes, chunk_bytes, None)
+    }
+
+    /// The same with so many bytes of metadata area on each drive, if given, in whole units.
+    pub fn plan_sized(
+        capacities_bytes: &[u64],
+        chunk_bytes: u64,
+        metadata_bytes: Option<u64>,
+    ) -> Result<Layout, Error> {
         check_chunk_bytes(chunk_bytes).map_err(Error::Usage)?;
         if capacities_bytes.is_empty() || capacities_bytes.len() > MAX_DRIVES {
             return Err(Error::Usage(format!(
@@ -124,23 +155,43 @@ impl Layout {
         }
         let smallest = capacities_bytes.iter().copied().min().unwrap_or(0);
         let chunks: u64 = capacities_bytes.iter().map(|c| end_of(*c) / chunk_bytes).sum();
-        let max_checkpoints = (smallest / DRIVE_BYTES_PER_CHECKPOINT).min(MOST_PLANNED_CHECKPOINTS);
-        let wanted = chunks
-            .saturating_mul(META_BYTES_PER_CHUNK)
-            .saturating_add(max_checkpoints * META_BYTES_PER_CHECKPOINT);
-        let meta_blocks = wanted.min(smallest / META_SHARE) / BLOCK_BYTES;
-        Ok(Layout::chain(chunk_bytes, max_checkpoints, meta_blocks))
+        let metadata_bytes = match metadata_bytes {
+            None => default_metadata_bytes(smallest, chunks),
+            Some(bytes) => {
+                check_metadata_bytes(bytes, smallest).map_err(Error::Usage)?;
+                bytes.next_multiple_of(META_UNIT_BYTES)
+            }
+        };
+        let layout = Layout::chain(chunk_bytes, metadata_bytes / BLOCK_BYTES);
+        if layout.data_slots(smallest) == 0 {
+            return Err(Error::Usage(format!(
+                "{metadata_bytes} bytes of metadata leave no room for a chunk of {chunk_bytes} bytes on the smallest drive, of {smallest} bytes"
+            )));
+        }
+        Ok(layout)
+    }
+
+    /// The chunk size of a new pool of drives with these capacities, where nothing else decides.
+    pub fn default_chunk_bytes(capacities_bytes: &[u64]) -> u64 {
+        let total = capacities_bytes.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+        match total {
+            0..=LARGE_POOL_BYTES => DEFAULT_CHUNK_BYTES,
+            0..=HUGE_POOL_BYTES => LARGE_POOL_CHUNK_BYTES,
+            _ => HUGE_POOL_CHUNK_BYTES,
+        }
     }
 
     /// Chains the offsets. The arguments are in range.
-    fn chain(chunk_bytes: u64, max_checkpoints: u64, meta_blocks: u64) -> Layout {
+    fn chain(chunk_bytes: u64, meta_blocks: u64) -> Layout {
+        let max_checkpoints = (meta_blocks * BLOCK_BYTES / META_BYTES_PER_CHECKPOINT)
+            .clamp(MIN_POOL_CHECKPOINTS as u64, MAX_CHECKPOINTS as u64);
         let catalogue_slot_bytes = catalogue_slot_bytes_for(max_checkpoints);
         let meta_offset = CATALOGUE_AT + CATALOGUE_SLOTS * catalogue_slot_bytes;
         let meta_end = meta_offset + meta_blocks * BLOCK_BYTES;
         Layout {
             chunk_bytes,
-            max_checkpoints,
             meta_blocks,
+            max_checkpoints,
             catalogue_slot_bytes,
             meta_offset,
             data_offset: meta_end.next_multiple_of(REGION_BYTES),
@@ -202,25 +253,52 @@ impl Layout {
         self.meta_offset
     }
 
-    /// Blocks of the metadata area.
-    pub fn meta_blocks(&self) -> u64 {
-        self.meta_blocks
+    /// Bytes of the metadata area of a drive.
+    pub fn metadata_bytes(&self) -> u64 {
+        self.meta_blocks * BLOCK_BYTES
     }
 
-    /// Where a block of the metadata area lies. `block` is below [`Layout::meta_blocks`].
-    pub fn meta_block_offset(&self, block: u64) -> u64 {
-        self.meta_offset.saturating_add(block.saturating_mul(BLOCK_BYTES))
+    /// About how many shards with names of some 60 characters the metadata areas of that many
+    /// drives hold, beside the records of all chunks.
+    pub fn typical_shards(&self, capacities_bytes: &[u64], copies: u8, table_copies: u8) -> u64 {
+        let slots: u64 = capacities_bytes.iter().map(|bytes| self.data_slots(*bytes)).sum();
+        let records = slots * chunk_record_bytes(copies) / u64::from(copies.max(1));
+        let area = self.metadata_bytes() * capacities_bytes.len() as u64;
+        (area / u64::from(table_copies.max(1))).saturating_sub(records) / TYPICAL_SHARD_BYTES
     }
 
-    /// The blocks of the metadata area that an extent takes: first and count. `None` when any part
-    /// of it lies outside.
-    pub fn meta_blocks_of(&self, extent: &MetaExtent) -> Option<(u64, u64)> {
+    /// Units of the metadata area.
+    pub fn meta_units(&self) -> u64 {
+        self.meta_blocks / META_UNIT_BLOCKS
+    }
+
+    /// Where a unit of the metadata area lies. `unit` is below [`Layout::meta_units`].
+    pub fn meta_unit_offset(&self, unit: u64) -> u64 {
+        self.meta_offset.saturating_add(unit.saturating_mul(META_UNIT_BYTES))
+    }
+
+    /// The units of the metadata area that an extent takes: first and count. `None` when any part
+    /// of it lies outside, or it does not start with a unit.
+    pub fn meta_units_of(&self, extent: &MetaExtent) -> Option<(u64, u64)> {
         let into = extent.offset_bytes.checked_sub(self.meta_offset)?;
-        let (first, count) = (into / BLOCK_BYTES, extent.blocks());
-        let fits = is_block_aligned(into)
-            && count > 0
-            && first.checked_add(count).is_some_and(|end| end <= self.meta_blocks);
-        fits.then_some((first, count))
+        let blocks = extent.blocks();
+        let (first, count) = self.units(into / BLOCK_BYTES, blocks)?;
+        into.is_multiple_of(META_UNIT_BYTES).then_some((first, count))
+    }
+
+    /// The units that a run of a table's blocks touches: first and count. `None` when any part of
+    /// it lies outside the metadata area.
+    pub fn meta_units_of_run(&self, run: &TableRun) -> Option<(u64, u64)> {
+        let first = run.first_block.checked_sub(self.meta_offset / BLOCK_BYTES)?;
+        self.units(first, run.blocks.into())
+    }
+
+    /// The units that these blocks of the area touch.
+    fn units(&self, first_block: u64, blocks: u64) -> Option<(u64, u64)> {
+        let end = first_block.checked_add(blocks)?;
+        let first = first_block / META_UNIT_BLOCKS;
+        let fits = blocks > 0 && end <= self.meta_blocks;
+        fits.then(|| (first, end.div_ceil(META_UNIT_BLOCKS) - first))
     }
 
     /// Bytes of a chunk.
@@ -240,7 +318,7 @@ impl Layout {
         self.data_offset.saturating_add(slot.saturating_mul(self.chunk_bytes))
     }
 
-    pub(super) fn encode(&self, writer: &mut Writer) {
+    pub(in crate::format) fn encode(&self, writer: &mut Writer) {
         writer.u64(self.chunk_bytes);
         writer.u32(ROOT_SLOTS as u32);
         writer.u32(ROOT_STRIDE_BYTES as u32);
@@ -255,7 +333,7 @@ impl Layout {
         writer.u64(self.data_offset);
     }
 
-    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Layout, FormatError> {
+    pub(in crate::format) fn decode(reader: &mut Reader<'_>) -> Result<Layout, FormatError> {
         let chunk_bytes = reader.u64()?;
         check_chunk_bytes(chunk_bytes).map_err(FormatError::Corrupt)?;
         let roots = (reader.u32()?, reader.u32()?, reader.u64()?, reader.u64()?);
@@ -264,15 +342,15 @@ impl Layout {
         let stored = (reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?);
         let (catalogue_at, catalogue_slot_bytes, meta_offset, meta_blocks, data_offset) = stored;
 
-        let known = (MIN_POOL_CHECKPOINTS..=MAX_CHECKPOINTS).contains(&(max_checkpoints as usize))
-            && (1..=MAX_DRIVE_BYTES / BLOCK_BYTES).contains(&meta_blocks);
+        let known = (MIN_METADATA_BYTES / BLOCK_BYTES..=MAX_METADATA_BYTES / BLOCK_BYTES)
+            .contains(&meta_blocks)
+            && meta_blocks.is_multiple_of(META_UNIT_BLOCKS);
         if !known {
-            return Err(corrupt(format!(
-                "a layout of {max_checkpoints} checkpoints and {meta_blocks} metadata blocks"
-            )));
+            return Err(corrupt(format!("a layout of {meta_blocks} metadata blocks")));
         }
-        let layout = Layout::chain(chunk_bytes, u64::from(max_checkpoints), meta_blocks);
-        let agrees = roots == (ROOT_SLOTS as u32, ROOT_STRIDE_BYTES as u32, ROOT_FRONT, ROOT_BACK)
+        let layout = Layout::chain(chunk_bytes, meta_blocks);
+        let agrees = u64::from(max_checkpoints) == layout.max_checkpoints
+            && roots == (ROOT_SLOTS as u32, ROOT_STRIDE_BYTES as u32, ROOT_FRONT, ROOT_BACK)
             && (u64::from(catalogue_slots), catalogue_at) == (CATALOGUE_SLOTS, CATALOGUE_AT)
             && (catalogue_slot_bytes, meta_offset, data_offset)
                 == (layout.catalogue_slot_bytes, layout.meta_offset, layout.data_offset);
@@ -294,8 +372,25 @@ const fn catalogue_slot_bytes_for(max_checkpoints: u64) -> u64 {
     most.next_multiple_of(META_UNIT_BYTES)
 }
 
+/// Bytes of the metadata area of each drive of a new pool.
+fn default_metadata_bytes(smallest: u64, chunks: u64) -> u64 {
+    let of_small = chunks.saturating_mul(META_BYTES_PER_CHUNK).saturating_add(META_BYTES_OF_SMALL);
+    let most = round_down(smallest / META_SHARE, META_UNIT_BYTES).min(MAX_METADATA_BYTES);
+    of_small.max(smallest / META_PART).min(most).next_multiple_of(META_UNIT_BYTES)
+}
+
+fn check_metadata_bytes(bytes: u64, smallest: u64) -> Result<(), String> {
+    let most = round_down(smallest / 2, META_UNIT_BYTES).min(MAX_METADATA_BYTES);
+    if (MIN_METADATA_BYTES..=most).contains(&bytes) {
+        return Ok(());
+    }
+    Err(format!(
+        "{bytes} bytes of metadata on each drive: from {MIN_METADATA_BYTES} bytes to half of the smallest drive, here {most} bytes, are possible"
+    ))
+}
+
 /// Whether the drive can be part of a pool.
-pub(super) fn check_capacity(capacity_bytes: u64) -> Result<(), String> {
+pub(in crate::format) fn check_capacity(capacity_bytes: u64) -> Result<(), String> {
     if capacity_bytes < MIN_DRIVE_BYTES {
         return Err(format!(
             "a drive of {capacity_bytes} bytes is too small: the smallest allowed has {MIN_DRIVE_BYTES} bytes ({} MiB)",
@@ -321,144 +416,4 @@ fn check_chunk_bytes(chunk_bytes: u64) -> Result<(), String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// All regions of a drive, as offset and length, in the order of their offsets.
-    fn regions(layout: &Layout, capacity: u64) -> Vec<(u64, u64)> {
-        let [front, second, back, last] = Layout::label_offsets(capacity);
-        let mut regions = vec![(0, MIB), (front, MIB), (second, MIB)];
-        regions.push(layout.root_zone_range(Zone::Front, capacity));
-        for generation in 0..CATALOGUE_SLOTS {
-            let offset = layout.catalogue_offset(Generation(generation));
-            regions.push((offset, layout.catalogue_slot_bytes()));
-        }
-        regions.push((layout.meta_offset(), layout.meta_blocks() * BLOCK_BYTES));
-        let slots = layout.data_slots(capacity);
-        regions.push((layout.slot_offset(0), slots * layout.chunk_bytes()));
-        regions.push(layout.root_zone_range(Zone::Back, capacity));
-        regions.extend([(back, MIB), (last, MIB)]);
-        regions
-    }
-
-    proptest! {
-        #[test]
-        fn regions_follow_each_other_on_every_drive(
-            capacities in prop::collection::vec(MIN_DRIVE_BYTES..1 << 46, 1..=MAX_DRIVES),
-            chunk_log2 in 12..=24_u32,
-        ) {
-            let layout = Layout::plan(&capacities, 1 << chunk_log2).unwrap();
-            for capacity in &capacities {
-                let regions = regions(&layout, *capacity);
-                for pair in regions.windows(2) {
-                    prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{:x?}", regions);
-                }
-                let (last, len) = regions[regions.len() - 1];
-                prop_assert!(last + len <= *capacity);
-                prop_assert!(regions.iter().all(|(o, l)| is_block_aligned(*o) && *l > 0));
-                prop_assert!(layout.data_slots(*capacity) > 0);
-                // The unused rest is smaller than a chunk and a region's rounding.
-                let data_end = layout.slot_offset(layout.data_slots(*capacity));
-                let (roots, _) = layout.root_zone_range(Zone::Back, *capacity);
-                prop_assert!(roots - data_end < layout.chunk_bytes());
-            }
-            let smallest = capacities.iter().min().unwrap();
-            prop_assert!(layout.meta_blocks() * BLOCK_BYTES <= smallest / 8);
-        }
-    }
-
-    #[test]
-    fn smallest_drive_holds_any_chunk_in_a_pool_of_the_largest_drives() {
-        for chunk_log2 in 12..=24 {
-            let mut capacities = vec![MAX_DRIVE_BYTES; MAX_DRIVES];
-            capacities[0] = MIN_DRIVE_BYTES;
-            let layout = Layout::plan(&capacities, 1 << chunk_log2).unwrap();
-            assert_eq!(layout.max_checkpoints(), MIN_POOL_CHECKPOINTS);
-            assert!(layout.data_slots(MIN_DRIVE_BYTES) > 0);
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_a_pool_is_refused() {
-        let refusal = |capacities: &[u64], chunk| Layout::plan(capacities, chunk).unwrap_err();
-        let small = refusal(&[1 << 40, MIN_DRIVE_BYTES - 1], MIB);
-        assert!(matches!(&small, Error::Usage(text) if text.contains("33554432 bytes (32 MiB)")));
-        for error in [
-            refusal(&[], MIB),
-            refusal(&[1 << 40; MAX_DRIVES + 1], MIB),
-            refusal(&[u64::MAX], MIB),
-            refusal(&[1 << 40], 0),
-            refusal(&[1 << 40], MIB + 4096),
-            refusal(&[1 << 40], 2048),
-            refusal(&[1 << 40], 32 * MIB),
-        ] {
-            assert!(matches!(error, Error::Usage(_)), "{error}");
-        }
-    }
-
-    #[test]
-    fn generations_rotate_through_distinct_slots() {
-        let capacity = 1_000_000_000_000;
-        let layout = Layout::plan(&[capacity], MIB).unwrap();
-        for zone in [Zone::Front, Zone::Back] {
-            let (start, len) = layout.root_zone_range(zone, capacity);
-            let mut offsets: Vec<u64> = (100..100 + ROOT_SLOTS)
-                .map(|g| layout.root_offset(zone, Generation(g), capacity))
-                .collect();
-            offsets.sort_unstable();
-            assert_eq!(offsets[0], start);
-            assert!(offsets.windows(2).all(|w| w[1] - w[0] == 16 << 10));
-            assert_eq!(offsets[offsets.len() - 1] + ROOT_STRIDE_BYTES, start + len);
-            let again = layout.root_offset(zone, Generation(100 + ROOT_SLOTS), capacity);
-            assert_eq!(again, layout.root_offset(zone, Generation(100), capacity));
-        }
-        let catalogues: Vec<u64> = (5..9).map(|g| layout.catalogue_offset(Generation(g))).collect();
-        assert!((0..4).all(|i| !catalogues[..i].contains(&catalogues[i])));
-        assert_eq!(layout.catalogue_offset(Generation(9)), catalogues[0]);
-    }
-
-    #[test]
-    fn offsets_are_as_specified() {
-        let capacity = 8 * 1024 * MIB + 12_345;
-        assert_eq!(Layout::front_label_offsets(), [MIB, 2 * MIB]);
-        assert_eq!(
-            Layout::label_offsets(capacity),
-            [MIB, 2 * MIB, 8190 * MIB, 8191 * MIB],
-            "the end is rounded down"
-        );
-        let layout = Layout::plan(&[capacity], MIB).unwrap();
-        assert_eq!(layout.max_checkpoints(), 4096);
-        assert_eq!(layout.root_zone_range(Zone::Front, capacity), (3 * MIB, MIB));
-        assert_eq!(layout.root_zone_range(Zone::Back, capacity), (8189 * MIB, MIB));
-        assert_eq!(layout.catalogue_offset(Generation(0)), 4 * MIB);
-        // 80 bytes and 256 for each checkpoint, in units of 64 KiB.
-        assert_eq!(layout.catalogue_slot_bytes(), 17 * (64 << 10));
-        assert_eq!(layout.meta_offset(), 4 * MIB + 4 * 17 * (64 << 10));
-        // 4096 checkpoints of 64 KiB and 8192 chunks of 20 bytes.
-        assert_eq!(layout.meta_blocks(), 4096 * 16 + 40);
-        assert_eq!(layout.slot_offset(0), 265 * MIB);
-        assert_eq!(layout.slot_offset(3), 268 * MIB);
-        assert_eq!(layout.data_slots(capacity), 8189 - 265);
-    }
-
-    #[test]
-    fn extents_outside_the_metadata_area_have_no_blocks() {
-        let layout = Layout::plan(&[MIN_DRIVE_BYTES], MIB).unwrap();
-        let blocks = layout.meta_blocks();
-        let of = |offset_bytes, len_bytes| {
-            layout.meta_blocks_of(&MetaExtent { offset_bytes, len_bytes, hash: [0; 16] })
-        };
-        let (start, last) = (layout.meta_offset(), layout.meta_block_offset(blocks - 1));
-        assert_eq!(of(start, 1), Some((0, 1)));
-        assert_eq!(of(start, 4097), Some((0, 2)));
-        assert_eq!(of(start, blocks * 4096), Some((0, blocks)));
-        assert_eq!(of(last, 4096), Some((blocks - 1, 1)));
-        assert_eq!(of(last, 4097), None);
-        assert_eq!(of(start - 4096, 4096), None);
-        assert_eq!(of(start + 512, 4096), None);
-        assert_eq!(of(start, 0), None);
-        assert_eq!(of(u64::MAX - 4095, u64::MAX), None);
-    }
-}
+mod tests;
