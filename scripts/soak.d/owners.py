@@ -30,21 +30,24 @@ class Scenario(contextlib.ExitStack):
     def __init__(self, repository, binary, folder, say):
         super().__init__()
         self.repository, self.binary, self.folder, self.say = repository, binary, pathlib.Path(folder), say
-        self.step, self.acknowledged = 0, {}
+        self.step, self.by_mode = 0, {"on": {}, "off": {}}
+        self.acknowledged = {}
 
     def __enter__(self):
         super().__enter__()
         self.enter_context(run.private_network())
         # Killed processes leave no pages behind, and two run at once.
-        hosts.checked(self.repository / "scripts" / "hugepages", "--add", "1024")
-        self.target = hosts.Target(self.repository, self.folder / "target", drives=2, size="192MiB")
+        hosts.checked(self.repository / "scripts" / "hugepages", "--add", "1280")
+        self.target = hosts.Target(self.repository, self.folder / "target", drives=4, size="128MiB")
         self.callback(self.target.stop)
         self.hosts = []
         for number, name in enumerate(("north", "south"), 1):
             host = hosts.Host(name, number, self.target)
             self.callback(host.stop)
             self.hosts.append(host)
-        self.stanchion(self.hosts[0], "on", "format", "--yes", expect=0)
+        # A pool for each: a drive that was reserved refuses whoever does not use reservations.
+        for reservations in ("on", "off"):
+            self.stanchion(self.hosts[0], reservations, "format", "--yes", expect=0)
         self.typical_seconds = self.measure()
         self.say(f"a save takes {self.typical_seconds:.2f} s")
         return self
@@ -52,11 +55,11 @@ class Scenario(contextlib.ExitStack):
     def measure(self):
         started = time.monotonic()
         self.save(self.hosts[0], "on").end()
-        self.acknowledged.clear()
         return time.monotonic() - started
 
     def command(self, host, reservations, subcommand, *words):
-        drives = [word for drive in host.drives for word in ("--drive", drive)]
+        drives = host.drives[:2] if reservations == "on" else host.drives[2:]
+        drives = [word for drive in drives for word in ("--drive", drive)]
         # The environment of the command: nsenter keeps ours.
         return ["env", f"STANCHION_RESERVATIONS={reservations}", "STANCHION_SPDK_MEM_MB=32", self.binary, subcommand, *drives, *words]
 
@@ -87,6 +90,7 @@ class Scenario(contextlib.ExitStack):
     def instant(self, _, rng):
         first, second = rng.sample(self.hosts, 2)
         reservations = rng.choice(("on", "off"))
+        self.acknowledged = self.by_mode[reservations]
         ends = rng.choice((signal.SIGSTOP, signal.SIGKILL))
         counts = {f"with reservations {reservations}": 1, "killed" if ends == signal.SIGKILL else "stopped": 1}
         one = self.save(first, reservations)

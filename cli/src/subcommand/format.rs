@@ -7,8 +7,7 @@ use serde::Serialize;
 use stanchion_engine::host::safety::volatile_place;
 use stanchion_engine::{
     Content, DriveAddress, FormatOptions, FormatReport, Notice, Redundancy, Survey,
-    WITHOUT_RESERVATIONS, format_pool,
-    survey,
+    WITHOUT_RESERVATIONS, format_pool, survey,
 };
 
 use super::Subcommand;

@@ -135,6 +135,11 @@ pub struct Holder {
     pub take_over: bool,
 }
 
+/// The key under which an owner leaves a drive reserved when it closes it, and an earlier owner was
+/// shut out: that one may still live, stopped or cut off, and must find no drive that takes its
+/// writes. The next owner takes the drive from this key without asking.
+pub const CLOSED_KEY: u64 = u64::from_be_bytes(*b"STN DONE");
+
 /// How a drive became ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taken {
@@ -142,11 +147,20 @@ pub enum Taken {
     Without,
     /// Nobody had it.
     Free,
+    /// The last owner had closed it, and left it reserved: see [`CLOSED_KEY`].
+    Closed,
     /// Another owner had it. `aborted`: its commands in flight have ended.
     Preempted {
         /// Its commands in flight have ended.
         aborted: bool,
     },
+}
+
+impl Taken {
+    /// Whether an earlier owner may still live: then the drive stays reserved when it is closed.
+    pub(crate) fn stays_reserved(self) -> bool {
+        matches!(self, Taken::Closed | Taken::Preempted { .. })
+    }
 }
 
 /// Takes the reservation of a drive for `key`. A conflict is returned with nothing left behind:
@@ -194,6 +208,9 @@ fn acquire(
         Err(error) if is_unsupported(error) => return Ok(Taken::Without),
         Err(error) => return Err(error),
     };
+    if preempt(drive, key, CLOSED_KEY)?.is_some() {
+        return Ok(Taken::Closed);
+    }
     let named = holder.and_then(|holder| holder.ended_key);
     for other in ended.iter().copied().chain(named) {
         if let Some(aborted) = preempt(drive, key, other)? {
@@ -290,7 +307,10 @@ mod tests {
 
     fn take(sim: &SimDrive, holder: Option<&Holder>) -> Result<Taken, IoError> {
         let mut device = sim.open().unwrap();
-        reservation::take(device.reservations().unwrap(), OURS, holder)
+        let reservations = device.reservations().unwrap();
+        let taken = reservation::take(reservations, OURS, holder);
+        taken.iter().for_each(|taken| reservations.settle(*taken));
+        taken
     }
 
     #[test]
@@ -338,7 +358,10 @@ mod tests {
             let taken = take(&sim, holder.as_ref());
             if is_ours {
                 assert_eq!(taken, Ok(Taken::Preempted { aborted: aborts }), "{holder:?}");
-                assert_eq!(sim.reservation_holder(), None, "given back with the device");
+                // The owner that was shut out must stay out when the new one has closed.
+                assert_eq!(sim.reservation_holder(), Some(CLOSED_KEY), "{holder:?}");
+                assert_eq!(take(&sim, None), Ok(Taken::Closed), "{holder:?}");
+                assert_eq!(sim.registrants(), [CLOSED_KEY], "{holder:?}");
             } else {
                 assert!(taken.is_err_and(is_conflict), "{holder:?}: {taken:?}");
                 assert_eq!(sim.reservation_holder(), Some(OTHER), "{holder:?}");
@@ -358,7 +381,7 @@ mod tests {
         sim.reserve_from_outside(OTHER);
         let holder = Holder { take_over: true, ..Holder::default() };
         assert_eq!(take(&sim, Some(&holder)), Ok(Taken::Preempted { aborted: false }));
-        assert!(sim.registrants().is_empty());
+        assert_eq!(sim.registrants(), [CLOSED_KEY]);
     }
 
     #[test]

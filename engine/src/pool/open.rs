@@ -62,7 +62,7 @@ fn open_noting(
         true => Some(Ownership::take(&mut given, options.take_over, &mut notices)?),
         false => None,
     };
-    let (mut given, found) = identify_given(given, pages, options, &mut notices)?;
+    let (mut given, found) = identify_given(given, options, &mut notices)?;
     foreign::check(&mut given, &found, options, &mut notices)?;
     let Identified { labels, membership } = found;
     let held = match ownership {
@@ -134,6 +134,7 @@ fn is_about_membership(notice: &Notice) -> bool {
             | Notice::Missing { .. }
             | Notice::Absent { .. }
             | Notice::Rebuilding { .. }
+            | Notice::Foreign { .. }
     )
 }
 
@@ -155,7 +156,6 @@ pub(super) fn lock_pool(pool: Uuid) -> Result<Option<PoolLock>, Error> {
 /// for reading the others are enough.
 fn identify_given(
     mut given: DirectDrives,
-    pages: HugePages,
     options: &PoolOptions,
     notices: &mut Vec<Notice>,
 ) -> Result<(DirectDrives, Identified), Error> {
@@ -188,6 +188,7 @@ fn identify_given(
         notices.push(Notice::Unreachable { address: address.clone(), why: error.to_string() });
         let mut devices = given.into_devices();
         devices.remove(index);
+        let pages = metadata_pages(&devices);
         given = DirectDrives::new(devices, pages)?;
     }
 }

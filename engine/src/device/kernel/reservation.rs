@@ -13,7 +13,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use crate::device::reservation::{Acquire, Registrant, ReservationReport, Reservations};
+use crate::device::reservation::{
+    Acquire, CLOSED_KEY, Registrant, ReservationReport, Reservations, Taken,
+};
 use crate::error::IoError;
 
 /// PR_WRITE_EXCLUSIVE_REG_ONLY.
@@ -125,11 +127,12 @@ pub(super) struct BlockReservations {
     file: File,
     /// What a drop gives back.
     registered: Option<u64>,
+    stays_reserved: bool,
 }
 
 impl BlockReservations {
     pub(super) fn of(file: &File) -> io::Result<BlockReservations> {
-        Ok(BlockReservations { file: file.try_clone()?, registered: None })
+        Ok(BlockReservations { file: file.try_clone()?, registered: None, stays_reserved: false })
     }
 }
 
@@ -181,13 +184,19 @@ impl Reservations for BlockReservations {
     fn host_identifier(&self) -> [u8; 16] {
         [0; 16]
     }
+
+    fn settle(&mut self, taken: Taken) {
+        self.stays_reserved = taken.stays_reserved();
+    }
 }
 
 impl Drop for BlockReservations {
     fn drop(&mut self) {
         if let Some(key) = self.registered {
             // A drive that is gone, or another host's by now, has nothing of ours to give back.
-            let _ = self.release(key);
+            let new_key = if self.stays_reserved { CLOSED_KEY } else { 0 };
+            let mut argument = Registration { old_key: key, new_key, flags: 0, pad: 0 };
+            let _ = ask(&self.file, REGISTER, &mut argument);
         }
     }
 }

@@ -26,6 +26,8 @@ pub struct SimDevice {
     pub(super) host: Host,
     /// It has registered, and not taken that back.
     pub(super) is_registered: bool,
+    /// The drive stays reserved when it is closed.
+    pub(super) stays_reserved: bool,
     in_flight: u32,
     regions: Vec<Arc<Region>>,
 }
@@ -73,8 +75,9 @@ impl SimDrive {
 
 impl SimDevice {
     pub(super) fn new(drive: SimDrive, info: DriveInfo, epoch: u64, host: Host) -> SimDevice {
-        let (is_registered, in_flight, regions) = (false, 0, Vec::new());
-        SimDevice { drive, info, epoch, host, is_registered, in_flight, regions }
+        let (is_registered, stays_reserved, in_flight) = (false, false, 0);
+        let regions = Vec::new();
+        SimDevice { drive, info, epoch, host, is_registered, stays_reserved, in_flight, regions }
     }
 
     pub(super) fn drive(&self) -> SimDrive {

@@ -5,7 +5,8 @@ use super::device::SimDevice;
 use super::drive::SimDrive;
 use super::reservation::{CONFLICT, Host, ReservationState};
 use crate::device::reservation::{
-    Acquire, Registrant, ReservationReport, Reservations, WRITE_EXCLUSIVE_REGISTRANTS_ONLY,
+    Acquire, CLOSED_KEY, Registrant, ReservationReport, Reservations, Taken,
+    WRITE_EXCLUSIVE_REGISTRANTS_ONLY,
 };
 use crate::error::IoError;
 
@@ -112,6 +113,10 @@ impl Reservations for SimDevice {
     fn host_identifier(&self) -> [u8; 16] {
         self.host
     }
+
+    fn settle(&mut self, taken: Taken) {
+        self.stays_reserved = taken.stays_reserved();
+    }
 }
 
 impl SimDevice {
@@ -133,8 +138,12 @@ impl SimDevice {
     pub(super) fn give_up_reservation(&mut self) {
         if std::mem::take(&mut self.is_registered) {
             // Without power, or after a removal, it stays.
+            let stays = self.stays_reserved;
             let _ = self.with_reservations(|state, host| {
-                state.unregister(|registrant, _| registrant == host);
+                match stays {
+                    true => state.register(host, CLOSED_KEY),
+                    false => drop(state.unregister(|registrant, _| registrant == host)),
+                }
                 Ok(())
             });
         }

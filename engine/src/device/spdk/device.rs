@@ -133,6 +133,7 @@ fn open_device(
         persists: keeps_reservations(&found.info),
         may_report: may_report(&about),
         has_long_host_identifier: about.has_long_host_identifier,
+        stays_reserved: false,
         key: None,
         ended_keys: lock.as_ref().map(DriveLock::earlier_keys).unwrap_or_default(),
     };

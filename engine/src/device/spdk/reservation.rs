@@ -11,7 +11,9 @@ use spdk_sys::{stn_spdk_namespace, stn_spdk_qpair, stn_spdk_request};
 
 use super::device::SpdkDevice;
 use super::slots::status;
-use crate::device::reservation::{Acquire, ReservationReport, Reservations, Taken, decode_report};
+use crate::device::reservation::{
+    Acquire, CLOSED_KEY, ReservationReport, Reservations, Taken, decode_report,
+};
 use crate::error::IoError;
 
 /// Bytes of a report: the head and 63 registrants.
@@ -28,6 +30,8 @@ pub(super) struct Held {
     pub(super) persists: bool,
     pub(super) may_report: bool,
     pub(super) has_long_host_identifier: bool,
+    /// The drive stays reserved when it is closed.
+    pub(super) stays_reserved: bool,
     /// Registered, and not given back.
     pub(super) key: Option<u64>,
     /// Of earlier owners of the lock, which have ended.
@@ -128,19 +132,27 @@ impl SpdkDevice {
     /// Gives back what the device holds, before its queue pair is freed.
     pub(super) fn give_up_reservation(&mut self) {
         let Some(key) = self.held.key.take() else { return };
-        if self.unregister(key, RELEASE_LIMIT).is_ok() {
+        let result = match self.held.stays_reserved {
+            true => self.register_with(CLOSED_KEY, spdk_sys::STN_SPDK_REPLACE, RELEASE_LIMIT),
+            false => self.unregister(key, RELEASE_LIMIT),
+        };
+        if result.is_ok() {
             self.note_in_lock(&[]);
         }
     }
 
     fn unregister(&mut self, key: u64, limit: Duration) -> Result<(), IoError> {
+        self.register_with(key, spdk_sys::STN_SPDK_UNREGISTER, limit)
+    }
+
+    fn register_with(&mut self, key: u64, action: u32, limit: Duration) -> Result<(), IoError> {
+        let persists = self.held.persists && action != spdk_sys::STN_SPDK_UNREGISTER;
         self.command(limit, |queue, namespace, request| {
-            let action = spdk_sys::STN_SPDK_UNREGISTER;
             // SAFETY: a live queue pair and its namespace, used by this thread alone, and a request
             // that is not in flight.
             unsafe {
                 spdk_sys::stn_spdk_reservation_register(
-                    queue, namespace, request, key, action, false,
+                    queue, namespace, request, key, action, persists,
                 )
             }
         })
@@ -149,20 +161,10 @@ impl SpdkDevice {
 
 impl Reservations for SpdkDevice {
     fn register(&mut self, key: u64) -> Result<(), IoError> {
-        let persists = self.held.persists;
-        let mut register = |action| {
-            self.reservation_command(|queue, namespace, request| {
-                // SAFETY: as in `unregister`.
-                unsafe {
-                    spdk_sys::stn_spdk_reservation_register(
-                        queue, namespace, request, key, action, persists,
-                    )
-                }
-            })
-        };
-        let mut result = register(spdk_sys::STN_SPDK_REGISTER);
-        if result.is_err_and(crate::device::reservation::is_conflict) {
-            result = register(spdk_sys::STN_SPDK_REPLACE);
+        let limit = self.timeout;
+        let mut result = self.register_with(key, spdk_sys::STN_SPDK_REGISTER, limit);
+        if result.is_err_and(IoError::is_reservation_conflict) {
+            result = self.register_with(key, spdk_sys::STN_SPDK_REPLACE, limit);
         }
         if result.is_ok() {
             self.held.key = Some(key);
@@ -234,10 +236,11 @@ impl Reservations for SpdkDevice {
     }
 
     fn settle(&mut self, taken: Taken) {
+        self.held.stays_reserved = taken.stays_reserved();
         match taken {
             // Who lost the drive was registered, and is not any more: what it sent is refused.
             Taken::Preempted { .. } => self.remove_fence(),
-            Taken::Free | Taken::Without => self.wait_for_fence(),
+            Taken::Free | Taken::Closed | Taken::Without => self.wait_for_fence(),
         }
     }
 
