@@ -112,12 +112,9 @@ fn a_drive_that_was_not_named_keeps_its_place() {
     let (place, content) = mirrored();
     let all = ["a.img", "b.img", "c.img"];
     let shown = place.run_bare(&with(&all, &["show", "--json"])).ok().json();
-    let serials: Vec<_> = shown["drives"].as_array().unwrap().iter().collect();
-    let serial = |file: &str| {
-        let of = serials.iter().find(|d| d["address"].as_str().unwrap().ends_with(file)).unwrap();
-        of["serial"].as_str().unwrap().to_owned()
-    };
-    let (lost, unnamed) = (serial("a.img"), serial("b.img"));
+    // In the order of the format.
+    let serial = |number: usize| shown["drives"][number]["serial"].as_str().unwrap().to_owned();
+    let (lost, unnamed) = (serial(0), serial(1));
     fs::rename(place.path("a.img"), place.path("away.img")).unwrap();
     place.sparse_file("new.img", 48 << 20);
     let repair = ["verify", "--repair", "--replacement", "new.img"];

@@ -239,7 +239,8 @@ impl Roots {
 
     /// A root in a back ring, and one that was followed by another of the same opening, had reached
     /// the front ring of every drive. So a member whose front ring has neither the newest of these
-    /// roots nor a newer one missed a commit. A place that cannot be read shows nothing.
+    /// roots nor a newer one missed a commit. A place that cannot be read shows nothing, and neither
+    /// does one that a late root has overwritten.
     fn find_stale(&mut self, label: &Label, places: &[Place]) {
         let mut recent = Vec::new();
         let mut next = self.newest();
@@ -258,7 +259,11 @@ impl Roots {
         let missed = |drive: &DriveIndex| {
             let mut own = places.iter().filter(|place| place.drive == *drive);
             let mut front = own.clone().filter(|p| p.zone == Zone::Front && p.slot == slot);
-            let was_read = front.any(|place| !matches!(place.found, Found::Bad(_)));
+            let was_read = front.any(|place| match &place.found {
+                Found::Root(root) => self.counts(root),
+                Found::Nothing => true,
+                Found::Bad(_) => false,
+            });
             was_read && !own.any(|place| recent.iter().any(|id| place.holds(id)))
         };
         self.stale = label.members().filter(missed).collect();

@@ -12,6 +12,7 @@
 
 use super::act::{Act, Stop};
 use super::check::{has_names, same_names, verify_checkpoint};
+use super::images::Effort;
 use super::lab::open_as;
 use super::live::Live;
 use crate::device::sim::{SimDrive, SimRng};
@@ -86,6 +87,8 @@ pub(super) struct LateRun<'a> {
     pub(super) after: &'a [Act],
     /// When the writes land; without it, each at an instant of its own by the seed.
     pub(super) lands_at: Option<u64>,
+    /// Crashes of the successor that are explored, too, where only roots are late.
+    pub(super) effort: Effort,
 }
 
 /// How a run ended.
@@ -102,7 +105,7 @@ pub(super) enum Ended {
 impl LateRun<'_> {
     pub(super) fn run(&self, mut live: Live<'_>, rng: &mut SimRng) -> Result<Ended, String> {
         self.run_checked(&mut live, rng).map_err(|what| {
-            let LateRun { before, killed_in, killed_at, after, lands_at } = self;
+            let LateRun { before, killed_in, killed_at, after, lands_at, .. } = self;
             format!(
                 "{} drives, {before:?}, killed in batch {killed_at} of {killed_in:?}, then {after:?} \
                  with late writes at {lands_at:?}: {what}",
@@ -127,6 +130,9 @@ impl LateRun<'_> {
             held.after_batches = self.lands_at.unwrap_or_else(|| rng.below(16));
         }
         live.explorer.guards = only_roots;
+        if only_roots {
+            live.explorer.effort = self.effort;
+        }
         let mut lived = live.recover();
         for act in self.after {
             if lived.is_ok() {
@@ -209,6 +215,7 @@ pub(super) fn every_place<'a>(
                 killed_at,
                 after: &AFTER,
                 lands_at: Some(lands_at),
+                effort: Effort::NONE,
             };
             match run.run(start()?, &mut rng)? {
                 Ended::NotKilled if lands_at == 0 => return Ok(runs),
@@ -230,6 +237,8 @@ pub(super) fn random_run(live: Live<'_>, rng: &mut SimRng) -> Result<u64, String
     after.extend(AFTER);
     let killed_in = KILLED_IN[rng.index(KILLED_IN.len())];
     let killed_at = rng.below(4);
-    let run = LateRun { before: &before, killed_in, killed_at, after: &after, lands_at: None };
+    let (before, after) = (&before[..], &after[..]);
+    let effort = Effort { exhaustive: 0, structured: false, random: 1 };
+    let run = LateRun { before, killed_in, killed_at, after, lands_at: None, effort };
     run.run(live, rng).map(|ended| u64::from(ended == Ended::Landed))
 }
