@@ -113,7 +113,8 @@ fn a_drive_that_was_not_named_keeps_its_place() {
     let all = ["a.img", "b.img", "c.img"];
     let shown = place.run_bare(&with(&all, &["show", "--json"])).ok().json();
     // In the order of the format.
-    let serial = |number: usize| shown["drives"][number]["serial"].as_str().unwrap().to_owned();
+    let drives = &shown["pool"]["drives"];
+    let serial = |number: usize| drives[number]["serial"].as_str().unwrap().to_owned();
     let (lost, unnamed) = (serial(0), serial(1));
     fs::rename(place.path("a.img"), place.path("away.img")).unwrap();
     place.sparse_file("new.img", 48 << 20);
