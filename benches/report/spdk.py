@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows over SPDK: NVMe-oF drives on loopback TCP, as fast as a flash drive would be or as fast as they go."""
+import json
 import statistics
 
 from .compare import Row, compare, row_of_ratios, say
-from .tools import MIB, Pool, nvmf_target, perf_gb_per_s
+from .tools import MIB, Pool, nvmf_target, perf_gb_per_s, run
 
 LIMIT_MIB_PER_S = 300
 SCALES = (2, 4, 8)
@@ -82,4 +83,23 @@ def compared_with_perf(plan, name, pool, save, drives):
     return row_of_ratios(name, ours, "GB/s", [a / b for a, b in zip(ours, peers)], peers)
 
 
-GROUPS = (one_drive, unlimited, scales)
+def rebuilds(plan):
+    """A drive of a mirror is rebuilt while eight participants save: each compared with itself alone."""
+    save, rebuild = "save.spdk.beside_rebuild/alone", "rebuild.spdk.beside_saves/alone"
+    if not plan.wants(save, rebuild):
+        return []
+    size = (256 if plan.quick else 512) * MIB
+    with nvmf_target(plan.work, 3, drive_mib(size), LIMIT_MIB_PER_S) as drives:
+        document = json.loads(run([plan.programs["rebuild"], plan.rounds, size, 0, *drives]))
+    alone, beside, again = (document[f"save_{what}"] for what in ("alone", "beside", "again"))
+    both = [(a + c) / 2 for a, c in zip(alone, again)]
+    note = f"mirror of two drives of {LIMIT_MIB_PER_S} MiB/s, eight participants; bytes saved, not their copies"
+    first, second = document["rebuild_alone"], document["rebuild_beside"]
+    return [
+        row_of_ratios(save, beside, "MB/s", [b / a for a, b in zip(both, beside)], both, note),
+        row_of_ratios(f"aa/{save}", alone + again, "MB/s", [a / c for a, c in zip(alone, again)], again, "control: ours to ours"),
+        row_of_ratios(rebuild, second, "MB/s", [b / a for a, b in zip(first, second)], first, "bytes written to the new drive"),
+    ]
+
+
+GROUPS = (one_drive, unlimited, scales, rebuilds)

@@ -46,14 +46,15 @@ def has_spdk():
 
 
 def build():
-    """Builds the command, the C library and the benches; the paths of the command, libstanchion, commits and ring_threads."""
+    """Builds the command, the C library and the benches; the paths of the command, libstanchion and the benches."""
     features = ["--features", "stanchion/spdk,stanchion-cli/spdk"] if has_spdk() else []
     say("building")
     made = built.artifacts(["build", "--locked", "--release", "-p", "stanchion-cli", "-p", "stanchion", *features], cwd=ROOT)
     programs = {"stanchion": built.executable(made, "stanchion"), "library": built.library(made, "libstanchion.so")}
-    benches = ("commits", "ring_threads")
+    benches = ("commits", "rebuild", "ring_threads")
     named = [word for bench in benches for word in ("--bench", bench)]
-    made = built.artifacts(["bench", "--locked", "--no-run", *named], cwd=ROOT)
+    features = ["--features", "spdk"] if has_spdk() else []
+    made = built.artifacts(["bench", "--locked", "--no-run", *features, *named], cwd=ROOT)
     programs |= {bench: built.executable(made, bench) for bench in benches}
     return {name: pathlib.Path(path) for name, path in programs.items()}
 

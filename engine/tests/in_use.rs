@@ -13,8 +13,8 @@ use stanchion_testing::internals::device::sim::{SimConfig, SimDrive, SimRng};
 use stanchion_testing::internals::format::Layout;
 use stanchion_testing::internals::format_pool_on;
 use stanchion_testing::{
-    CheckpointName, CheckpointSpec, Error, FormatOptions, HugePages, Pool, PoolMode, PoolOptions,
-    Redundancy,
+    BulkOptions, CheckpointName, CheckpointSpec, Error, FormatOptions, HugePages, Pool, PoolMode,
+    PoolOptions, Redundancy, SessionOptions,
 };
 
 const MIB: u64 = 1 << 20;
@@ -22,6 +22,7 @@ const DRIVE_BYTES: u64 = 34 * MIB;
 const CHUNK_BYTES: u64 = 64 << 10;
 /// Checkpoints that are kept, so that space is short and slots are used again at once.
 const KEPT: u64 = 2;
+const LEN_CHUNKS: u64 = 12;
 
 /// A checkpoint's bytes follow from its step.
 fn bytes_of(step: u64, len: usize) -> Vec<u8> {
@@ -61,9 +62,12 @@ fn live(seed: u64, saves: u64) {
     format_pool_on(devices(&sims), &format).unwrap();
     let options = PoolOptions { huge_pages: HugePages::Off, ..PoolOptions::new(Vec::new()) };
     let pool = Pool::open_on(devices(&sims), &options).unwrap();
-    let free_bytes = pool.info().free_bytes.unwrap();
-    // Three of them fill the pool: a slot that is freed is taken by the next save.
-    let len = (free_bytes / (KEPT + 1) / CHUNK_BYTES * CHUNK_BYTES) as usize - 100;
+    // A save that never ends leaves room for one checkpoint more than are kept: a slot that is
+    // freed is taken by the next save.
+    let len = (LEN_CHUNKS * CHUNK_BYTES) as usize - 100;
+    let rest = pool.info().free_bytes.unwrap() - (KEPT + 1) * LEN_CHUNKS * CHUNK_BYTES;
+    let mut ballast = pool.session(&SessionOptions { memory_bytes: 0, ring_entries: 8 }).unwrap();
+    ballast.begin(&CheckpointSpec::single(name(u64::MAX), rest)).unwrap();
     let layout = Layout::plan(&[DRIVE_BYTES; 2], CHUNK_BYTES).unwrap();
     let slots = layout.data_slots(DRIVE_BYTES);
     let (stop, restored, verified, repaired) =
@@ -99,18 +103,29 @@ fn live(seed: u64, saves: u64) {
                 }
             }
         });
-        for reader in 0..2 {
+        {
             let (running, restored) = (&running, &restored);
             scope.spawn(move || {
-                let mut rng = SimRng::new(seed + reader);
+                let mut rng = SimRng::new(seed);
+                // Two chunks at once, and a slow consumer: the restore outlasts some commits.
+                let memory_bytes = 2 * CHUNK_BYTES;
+                let mut bulk = pool.bulk_session(&BulkOptions { memory_bytes }).unwrap();
                 let mut bytes = vec![0; len];
                 while running() {
-                    let listed = pool.list();
-                    let Some(one) = listed.get(rng.index(listed.len().max(1))) else { continue };
-                    let step = one.name.step;
-                    match pool.restore(&one.name, 0, 0, &mut bytes) {
+                    // The oldest, which is removed next: the removal waits for this pause.
+                    thread::sleep(Duration::from_micros(rng.below(3000)));
+                    let Some(one) = pool.list().into_iter().next() else { continue };
+                    let mut consume = |part: &[u8], at: u64| {
+                        bytes[at as usize..at as usize + part.len()].copy_from_slice(part);
+                        thread::sleep(Duration::from_micros(500));
+                        Ok::<(), Error>(())
+                    };
+                    let whole = 0..len as u64;
+                    let ranges = std::slice::from_ref(&whole);
+                    match bulk.restore(&one.name, 0, ranges, &[], &mut consume, &mut |_| Ok(())) {
                         Ok(()) => {
-                            assert!(bytes == bytes_of(step, len), "{}: other bytes", one.name);
+                            let right = bytes_of(one.name.step, len);
+                            assert!(bytes == right, "{}: other bytes", one.name);
                             restored.fetch_add(1, Ordering::Relaxed);
                         }
                         Err(error) => assert!(is_gone(&error), "{}: {error}", one.name),
@@ -122,7 +137,8 @@ fn live(seed: u64, saves: u64) {
         let (running, sims) = (&running, &sims);
         scope.spawn(move || {
             while running() {
-                let report = pool.verify(None, true, &mut |_, _| ()).unwrap();
+                let mut slowly = |_, _| thread::sleep(Duration::from_micros(300));
+                let report = pool.verify(None, true, &mut slowly).unwrap();
                 assert!(report.is_clean(), "{report:?}");
                 verified.fetch_add(1, Ordering::Relaxed);
                 repaired.fetch_add(report.repaired_count, Ordering::Relaxed);
@@ -142,6 +158,7 @@ fn live(seed: u64, saves: u64) {
     assert!(report.is_clean(), "{report:?}");
     let report = pool.verify(None, false, &mut |_, _| ()).unwrap();
     assert!(report.is_clean() && report.repaired_count == 0, "{report:?}");
+    drop(ballast);
     drop(pool);
     println!(
         "{saves} saves, {restored:?} restores, {verified:?} verifications, {repaired:?} repaired"
@@ -163,6 +180,6 @@ fn nobody_gets_or_writes_another_checkpoints_bytes() {
     let seed = std::env::var("STANCHION_TEST_SEED").ok().and_then(|text| text.parse().ok());
     let first = seed.unwrap_or_else(|| u64::from(std::process::id()));
     for round in 0..2 {
-        live(first + round, 10);
+        live(first + round, 30);
     }
 }
