@@ -186,7 +186,7 @@ impl fmt::Display for Notice {
                 f,
                 "drive {address} ({serial}) is reached by the kernel over {fabric} and has a volatile \
                  write cache: if its target restarts between a write and the flush, the kernel \
-                 reconnects, the write is lost, and nobody is told. Turn the cache off at the target \
+                 reconnects, the write is lost, and no process notices. Turn the cache off at the target \
                  (`nvme set-feature DEVICE --feature-id 6 --value 0`), or name the drive by an SPDK \
                  address, whose connection does not come back by itself"
             ),

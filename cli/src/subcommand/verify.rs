@@ -31,7 +31,7 @@ A drive that was merely not named keeps its place: name every sound drive of the
 serial of the lost one with --replaces. While a drive is filled, only what belongs on it is read;
 everything else is checked by a run without these options. A checkpoint that is removed meanwhile is
 left out.
-A drive on which somebody made a file system or a partition table is not repaired; --repair --force
+A drive on which a file system or a partition table was made is not repaired; --repair --force
 erases that and keeps the pool. The command ends with code 3 if anything is still damaged.";
 
 /// Arguments of `stanchion verify`.
@@ -53,8 +53,8 @@ pub struct Verify {
     /// The drive that the replacement replaces, where more than one is missing
     #[arg(long, value_name = "SERIAL", requires = "replacement")]
     replaces: Option<String>,
-    /// Use the replacement although it holds data; without one, erase what somebody else made over a
-    /// drive of the pool. That data is lost
+    /// Use the replacement although it holds data; without one, erase what another system made over
+    /// a drive of the pool. That data is lost
     #[arg(long, requires = "repair")]
     force: bool,
 }

@@ -126,9 +126,9 @@ fn admit_checked(
     let mut given = DirectDrives::new(devices, pages)?;
     let _ownership = Ownership::take(&mut given, wanted.take_over, &mut Vec::new())?;
     let found = identify(&mut given, true, &mut Vec::new())?;
+    let _lock = lock_pool(found.membership.label.pool)?;
     foreign::check(&mut given, &found, options, &mut Vec::new())?;
     let Identified { membership, .. } = found;
-    let _lock = lock_pool(membership.label.pool)?;
     let mut drives = DirectDrives::new(in_order(given.into_devices(), &membership), pages)?;
 
     let mut alone = DirectDrives::new(alone, pages)?;

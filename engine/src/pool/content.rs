@@ -125,6 +125,8 @@ pub(super) fn read_content(drives: &mut dyn Drives, index: usize) -> Result<Cont
             Ok(Content::Pool { pool: label.pool, drives, checkpoints })
         }
         Err(Error::NotFormatted { .. }) => without_label(drives, index),
+        // Roots without any label: of a pool whose labels are gone, or that was never finished.
+        Err(Error::Damaged(_)) if !has_label_block(drives, index)? => without_label(drives, index),
         Err(error @ (Error::Io { .. } | Error::Os { .. } | Error::Environment(_))) => Err(error),
         Err(error) => {
             Ok(Content::Foreign(format!("a stanchion pool that cannot be opened ({error})")))
@@ -132,9 +134,16 @@ pub(super) fn read_content(drives: &mut dyn Drives, index: usize) -> Result<Cont
     }
 }
 
+/// Whether a block at a label's place starts like a label.
+fn has_label_block(drives: &mut dyn Drives, index: usize) -> Result<bool, Error> {
+    let (ends, _) = read_ends(drives, index)?;
+    let blocks = own_blocks(&ends, drives.info()[index].capacity_bytes);
+    Ok(blocks.into_iter().any(|block| ends.at(block, 8) == Some(b"STNLABEL".as_slice())))
+}
+
 /// What a drive holds on which there is no label.
 fn without_label(drives: &mut dyn Drives, index: usize) -> Result<Content, Error> {
-    let mut ends = read_ends(drives, index)?;
+    let (mut ends, lost_count) = read_ends(drives, index)?;
     let capacity_bytes = drives.info()[index].capacity_bytes;
     if let Some(left) = pool_without_label(drives, index)? {
         return Ok(Content::Foreign(left));
@@ -143,7 +152,11 @@ fn without_label(drives: &mut dyn Drives, index: usize) -> Result<Content, Error
     for block in own_blocks(&ends, capacity_bytes) {
         ends.clear(block..block + BLOCK_BYTES);
     }
-    Ok(ends.content().map_or(Content::Blank, Content::Foreign))
+    let unread = || {
+        let blocks = format!("{lost_count} blocks at its ends that cannot be read");
+        (lost_count > 0).then_some(blocks)
+    };
+    Ok(ends.content().or_else(unread).map_or(Content::Blank, Content::Foreign))
 }
 
 /// Whether a pool with checkpoints has lost all its labels on this drive: one that was cut at the
@@ -163,7 +176,7 @@ fn pool_without_label(drives: &mut dyn Drives, index: usize) -> Result<Option<St
 fn newest_root(drives: &mut dyn Drives, index: usize) -> Result<Option<Root>, Error> {
     /// In every structure: the pool. In a root: the drive.
     const POOL_AND_DRIVE: std::ops::Range<usize> = 48..80;
-    let ends = read_ends(drives, index)?;
+    let (ends, _) = read_ends(drives, index)?;
     let capacity_bytes = drives.info()[index].capacity_bytes;
     let root = |offset: u64| {
         let block = ends.at(offset, BLOCK_BYTES as usize)?;

@@ -138,7 +138,7 @@ fn others_bytes(
     index: usize,
     formatted_bytes: u64,
 ) -> Result<Ends, Error> {
-    let mut ends = read_ends(drives, index)?;
+    let (mut ends, _) = read_ends(drives, index)?;
     let end = round_down(formatted_bytes, MIB);
     ends.clear(FRONT_BYTES..end - BACK_BYTES);
     for block in own_blocks(&ends, formatted_bytes) {
@@ -180,15 +180,17 @@ pub(super) fn own_blocks(ends: &Ends, capacity_bytes: u64) -> Vec<u64> {
     places
 }
 
-/// Reads both ends of a drive. Blocks that the drive has lost count as zero.
+/// Reads both ends of a drive, and counts the blocks that the drive has lost: those are taken for
+/// zeros.
 ///
 /// # Errors
 /// [`Error::Io`] for a failure that says nothing about the bytes.
-pub(super) fn read_ends(drives: &mut dyn Drives, index: usize) -> Result<Ends, Error> {
+pub(super) fn read_ends(drives: &mut dyn Drives, index: usize) -> Result<(Ends, u64), Error> {
     const PIECE_BYTES: usize = 128 << 10;
     let drive = DriveIndex(index as u16);
     let capacity_bytes = drives.info()[index].capacity_bytes;
     let mut parts = Vec::new();
+    let mut lost_count = 0;
     for range in Ends::ranges(capacity_bytes) {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         let failed = read_pieces(drives, drive, range.start, &mut bytes, PIECE_BYTES)?;
@@ -197,11 +199,12 @@ pub(super) fn read_ends(drives: &mut dyn Drives, index: usize) -> Result<Ends, E
             let (piece, start) = (&mut bytes[from..to], range.start + from as u64);
             for lost in read_pieces(drives, drive, start, piece, BLOCK_BYTES as usize)? {
                 piece[lost..lost + BLOCK_BYTES as usize].fill(0);
+                lost_count += 1;
             }
         }
         parts.push(bytes);
     }
-    Ok(Ends::new(capacity_bytes, parts))
+    Ok((Ends::new(capacity_bytes, parts), lost_count))
 }
 
 /// Reads in pieces, and gives the places in `bytes` of those that the drive has lost.

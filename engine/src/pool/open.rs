@@ -63,12 +63,16 @@ fn open_noting(
         false => None,
     };
     let (mut given, found) = identify_given(given, options, &mut notices)?;
-    foreign::check(&mut given, &found, options, &mut notices)?;
-    let Identified { labels, membership } = found;
     let held = match ownership {
-        Some(ownership) => Some(Held { ownership, _lock: lock_pool(membership.label.pool)? }),
+        Some(ownership) => Some(Held { ownership, _lock: lock_pool(found.membership.label.pool)? }),
         None => None,
     };
+    if writable && !options.degraded {
+        found.membership.require_all()?;
+    }
+    // It may erase, so the pool is locked before.
+    foreign::check(&mut given, &found, options, &mut notices)?;
+    let Identified { labels, membership } = found;
     let devices = in_order(given.into_devices(), &membership);
     let mut drives = DirectDrives::new(devices, pages)?;
     let opening = Opening {

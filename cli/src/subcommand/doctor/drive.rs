@@ -190,7 +190,7 @@ fn contents(survey: &Survey, address: &DriveAddress) -> Vec<Check> {
     let described = describe(&survey.content);
     let mut checks = vec![match survey.content {
         Content::Foreign(_) => Check::new("contents", Status::Warn, described)
-            .fix("save it if somebody needs it: only --force destroys it"),
+            .fix("keep it, or use another drive: only --force destroys it"),
         _ => Check::ok("contents", described),
     }];
     if let Some(finding) = survey.in_use.never_overridable().next() {
@@ -203,7 +203,7 @@ fn contents(survey: &Survey, address: &DriveAddress) -> Vec<Check> {
             "write cache",
             Status::Warn,
             format!(
-                "volatile, behind {}: a restart of the target loses writes, and the kernel tells nobody",
+                "volatile, behind {}: a restart of the target loses writes, and the kernel does not report it",
                 fabric.unwrap_or_default()
             ),
         )
