@@ -39,7 +39,10 @@ pub(super) fn refuse_in_use(address: &DriveAddress, options: &PoolOptions) -> Re
         return Ok(());
     }
     let Findings(found) = safety::users(path)?;
-    let counts = |finding: &&safety::Finding| !(finding.overridable && options.erase_foreign);
+    // That it is read-only is what opening it reports.
+    let counts = |finding: &&safety::Finding| {
+        finding.what != "read-only" && !(finding.overridable && options.erase_foreign)
+    };
     let Some(finding) = found.iter().find(counts) else { return Ok(()) };
     let rest = match finding.overridable {
         true => {
