@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use stanchion::{
     BulkOptions, CheckpointName, CheckpointSpec, DriveAddress, Error, FormatOptions, Pool,
-    PoolOptions, Redundancy, admit_drive, format_pool,
+    PoolOptions, Redundancy, Replacement, admit_drive, format_pool,
 };
 
 const PARTICIPANTS: u32 = 8;
@@ -38,8 +38,7 @@ fn beside_saves<T>(pool: &Pool, steps: &AtomicU64, work: impl FnOnce() -> T) -> 
         loop {
             if participant == 0 {
                 let goes_on = !stop.load(Ordering::Relaxed);
-                *next.lock().unwrap() =
-                    goes_on.then(|| steps.fetch_add(1, Ordering::Relaxed));
+                *next.lock().unwrap() = goes_on.then(|| steps.fetch_add(1, Ordering::Relaxed));
             }
             barrier.wait();
             let Some(step) = *next.lock().unwrap() else { return };
@@ -113,7 +112,8 @@ impl Drives {
         let lost = self.used.pop().unwrap();
         let left = PoolOptions { degraded: true, ..PoolOptions::new(self.used.clone()) };
         drop(Pool::open(&left).unwrap());
-        admit_drive(&left, &self.spare, true).unwrap();
+        let drive = self.spare.clone();
+        admit_drive(&left, &Replacement { drive, replaces: None, force: true }).unwrap();
         self.used.push(std::mem::replace(&mut self.spare, lost));
         self.open()
     }
@@ -129,8 +129,7 @@ fn main() {
     let (rounds, bytes, size): (u64, u64, u64) =
         (rounds.parse().unwrap(), bytes.parse().unwrap(), size.parse().unwrap());
     let address = |text: &String| text.parse::<DriveAddress>().unwrap();
-    let mut drives =
-        Drives { used: vec![address(one), address(other)], spare: address(spare) };
+    let mut drives = Drives { used: vec![address(one), address(other)], spare: address(spare) };
     let format = |addresses: Vec<DriveAddress>, redundancy| {
         let options = FormatOptions {
             redundancy,

@@ -16,8 +16,8 @@ pub mod ring {
 // A pool: formatting, opening, inspecting, verifying, adding a drive.
 pub use stanchion_engine::{
     Admission, Content, DriveAddress, DriveEntry, DriveInfo, DriveState, Filled, FormatOptions,
-    FormatReport, Notice, Pool, PoolDrive, PoolInfo, PoolMode, PoolOptions, Redundancy, Survey,
-    VerifyProgress, VerifyReport, admit_drive, format_pool, survey,
+    FormatReport, Notice, Pool, PoolDrive, PoolInfo, PoolMode, PoolOptions, Redundancy,
+    Replacement, Survey, VerifyProgress, VerifyReport, admit_drive, format_pool, survey,
 };
 // Checkpoints.
 pub use stanchion_engine::{
