@@ -13,7 +13,7 @@ use crate::common::device_rig::{PATIENCE, Rig};
 use crate::common::target::Target;
 use stanchion_testing::DriveAddress;
 use stanchion_testing::internals::device::OpenMode;
-use stanchion_testing::internals::device::{self, Completion, Operation, SubmitError};
+use stanchion_testing::internals::device::{self, Completion, Operation, SubmitError, reservation};
 use stanchion_testing::internals::memory::{HugePages, Region};
 use stanchion_testing::{Error, IoError};
 
@@ -180,6 +180,12 @@ fn a_lost_drive_ends_every_command_once_and_can_be_opened_again() {
     drop(open_rig(&address, OpenMode::ReadOnly));
     assert!(reopening.elapsed() < Duration::from_secs(10), "{:?}", reopening.elapsed());
     let mut rig = open_rig(&address, OpenMode::ReadWrite);
+    // As a pool takes it. The target has lost its registrations, so there is no owner whose commands
+    // it would refuse: only time helps.
+    let reservations = rig.device.reservations().unwrap();
+    let taken = reservation::take(reservations, 7, None).unwrap();
+    assert_eq!(taken, reservation::Taken::Free);
+    reservations.settle(taken);
     let waited = lost.elapsed();
     assert!((15.0..40.0).contains(&waited.as_secs_f64()), "{waited:?}");
     assert_eq!(rig.run(Operation::Write, 0, 0, 4096), Ok(()));
