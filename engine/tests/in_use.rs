@@ -180,6 +180,6 @@ fn nobody_gets_or_writes_another_checkpoints_bytes() {
     let seed = std::env::var("STANCHION_TEST_SEED").ok().and_then(|text| text.parse().ok());
     let first = seed.unwrap_or_else(|| u64::from(std::process::id()));
     for round in 0..2 {
-        live(first + round, 30);
+        live(first + round, 15);
     }
 }
