@@ -136,13 +136,12 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
 
     /// Looks whether another owner writes the pool, too. If so, the pool is poisoned.
     pub(crate) fn look(&mut self, drives: &mut dyn Drives) -> Result<(), Error> {
-        let (label, newest, next) = self.state.with_state(|state| {
+        let (label, root, next) = self.state.with_state(|state| {
             state.check_poison()?;
-            let root = state.root();
-            let newest = Some((root.generation, root.id()));
-            Ok::<_, Error>((state.label().clone(), newest, state.next_generation()))
+            Ok::<_, Error>((state.label().clone(), state.root().clone(), state.next_generation()))
         })?;
-        let looked = rival::look(Known { label: &label, newest, next }, drives);
+        let newest = Some((root.generation, root.id()));
+        let looked = rival::look(Known { label: &label, newest, next, epoch: root.epoch }, drives);
         looked.map_err(|failure| self.fail(failure))
     }
 

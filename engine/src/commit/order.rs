@@ -45,7 +45,8 @@ fn look(plan: &Plan, drives: &mut dyn Drives) -> Result<(), CommitFailure> {
     if !plan.is_watched {
         return Ok(());
     }
-    let known = Known { label: &plan.label, newest: plan.before, next: plan.generation() };
+    let (next, epoch) = (plan.generation(), plan.change.root.epoch);
+    let known = Known { label: &plan.label, newest: plan.before, next, epoch };
     rival::look(known, drives)
 }
 

@@ -6,6 +6,10 @@
 //! from what it knows. Both write the same slots, so one drive's ring shows it: the slot of the
 //! newest generation still holds our root, and the slot of the next one none of that generation.
 //!
+//! A root of a lower open epoch is of an owner that this one has replaced: a write that it had in
+//! flight when it was killed, landed late. It takes nothing from us, and shows nothing. If that
+//! owner lives after all, it finds our root, of a higher epoch, when it looks.
+//!
 //! We look when space is reserved for a checkpoint, before its metadata is written, and before the
 //! roots. Between a look and what follows it remains a moment in which two owners can pass. Then
 //! one of two acknowledged commits is lost, or what the other one writes lands in it, which its
@@ -27,6 +31,8 @@ pub(super) struct Known<'a> {
     pub(super) newest: Option<(Generation, [u8; 16])>,
     /// The generation that this owner makes next.
     pub(super) next: Generation,
+    /// The open epoch in which it makes it.
+    pub(super) epoch: u64,
 }
 
 /// Fails when a slot holds what another owner wrote.
@@ -58,7 +64,7 @@ fn look_at(
     drive: DriveIndex,
     zone: Zone,
 ) -> Result<Option<()>, CommitFailure> {
-    let Known { label, newest, next } = known;
+    let Known { label, newest, next, epoch } = known;
     let mut places = vec![next];
     places.extend(newest.map(|(generation, _)| generation));
     let entry = &label.drives[drive.as_usize()];
@@ -84,13 +90,17 @@ fn look_at(
         Root::decode(block, label.pool, entry.uuid, offset(generation)).ok()
     };
     let serial = &entry.serial;
-    if let Some(root) = root(next, &blocks[0]).filter(|root| root.generation >= next) {
+    let is_rival = |root: &Root| root.generation >= next && root.epoch >= epoch;
+    if let Some(root) = root(next, &blocks[0]).filter(is_rival) {
         let detail = format!("drive {serial} has generation {}", root.generation);
         return Err(foreign(known, detail));
     }
     let Some((generation, id)) = newest else { return Ok(Some(())) };
     match root(generation, &blocks[1]) {
         Some(root) if root.id() == id => Ok(Some(())),
+        // Late, or of an opening that began the same epoch: where it took ours everywhere, no ring
+        // has ours any more.
+        Some(root) if root.epoch <= epoch => Ok(None),
         Some(root) => {
             let detail = format!("drive {serial} has another generation {}", root.generation);
             Err(foreign(known, detail))
@@ -174,7 +184,7 @@ mod tests {
         let (mut one, mut two) = (Committer::new(&first), Committer::new(&second));
         one.begin_epoch(&mut pool.drives, 2, &owner(1), 0).unwrap();
         // Both read the roots before the first one committed.
-        assert_lost(two.begin_epoch(&mut pool.drives, 3, &owner(2), 0), &second);
+        assert_lost(two.begin_epoch(&mut pool.drives, 2, &owner(2), 0), &second);
         one.reclaim(&mut pool.drives, 0).unwrap();
         // Whatever it tries.
         assert!(two.reclaim(&mut pool.drives, 0).is_err());

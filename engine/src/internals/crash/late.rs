@@ -132,8 +132,19 @@ impl LateRun<'_> {
         live.explorer.guards = only_roots;
         if only_roots {
             live.explorer.effort = self.effort;
+            // Recoveries are crashed by the other runs.
+            live.explorer.depth = 1;
         }
         let mut lived = live.recover();
+        // The first root of an opening that was killed looks like that of another owner who began
+        // the same epoch, until the pool is opened again.
+        let is_twin = |lived: &Result<(), Stop>| {
+            self.killed_in == Act::Reopen
+                && matches!(lived, Err(Stop::Refused(Error::LostOwnership { .. })))
+        };
+        if is_twin(&lived) {
+            lived = live.perform(Act::Reopen).map(|_| ());
+        }
         for act in self.after {
             if lived.is_ok() {
                 lived = live.perform(*act).map(|_| ());

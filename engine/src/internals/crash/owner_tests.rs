@@ -108,10 +108,18 @@ fn a_break_by_another_owner_is_reported_with_both_names() {
         let (sims, _) = saved_in(&lab, SHAPE);
         let first = std::cell::RefCell::new(opened_by(&lab, &sims, owner(1, "alpha")));
         let second = std::cell::RefCell::new(opened_by(&lab, &sims, owner(2, "beta")));
-        // Neither sees the other.
-        (0..by_first).for_each(|_| drop(commit(&lab, &sims, &first)));
         let mut last = None;
         (0..by_second).for_each(|_| last = Some(commit(&lab, &sims, &second)));
+        // In moments in which neither looked, the first one wrote these.
+        let mut before = first.borrow().root().clone();
+        for _ in 0..by_first {
+            let (generation, parent) = (before.generation.next(), before.id());
+            before = Root { generation, parent, ..before };
+            before.catalogue.offset_bytes =
+                first.borrow().label().layout.catalogue_offset(generation);
+            let all = [(0, Zone::Front), (0, Zone::Back), (1, Zone::Front), (1, Zone::Back)];
+            put(&sims, &first.borrow(), &before, &all);
+        }
         for writable in [false, true] {
             let (state, notices) = open(&lab, &sims, writable).unwrap();
             assert!(state.root() == last.as_ref().unwrap() || writable);
