@@ -43,8 +43,8 @@ pub use memory::{HugePages, Region};
 pub use name::CheckpointName;
 pub use pool::{
     Admission, CheckpointInfo, Content, Filled, FormatOptions, FormatReport, Notice, Pool,
-    PoolDrive, PoolInfo, PoolMode, PoolOptions, Replacement, SegmentInfo, Survey, VerifyProgress,
-    VerifyReport, admit as admit_drive, format as format_pool, survey,
+    PoolDrive, PoolInfo, PoolMode, PoolOptions, PoolSizing, Replacement, SegmentInfo, Survey,
+    VerifyProgress, VerifyReport, admit as admit_drive, format as format_pool, survey,
 };
 pub use ring::{CompleteEntry, SubmitEntry, Transfer, codes};
 pub use session::{OpenedSegment, Session, SessionBuffer, SessionOptions};

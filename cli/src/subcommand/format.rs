@@ -41,9 +41,14 @@ pub struct Format {
     /// Size of files that do not exist yet
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
-    /// The unit of striping, a power of two [default: 1MiB, or less where a drive takes less]
+    /// The unit of striping, a power of two [default: 1MiB; 4MiB in pools above 60 TB, 16MiB above
+    /// 250 TB; less where a drive takes less]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     chunk_size: Option<u64>,
+    /// Room on each drive for tables and names of shards; the number of checkpoints follows from it
+    /// [default: 1/128 of the smallest drive, more of one below 40 GB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    metadata_size: Option<u64>,
     /// How many drives hold a copy of each chunk
     #[arg(long, value_enum, default_value_t = Copies::None)]
     redundancy: Copies,
@@ -91,6 +96,9 @@ struct Report {
 struct PoolRecord {
     uuid: String,
     chunk_bytes: u64,
+    metadata_bytes: u64,
+    max_checkpoint_count: usize,
+    typical_shard_count: u64,
     capacity_bytes: u64,
     copies: u8,
     drives: Vec<DriveRecord>,
@@ -112,8 +120,11 @@ impl From<&FormatReport> for PoolRecord {
         });
         PoolRecord {
             uuid: made.pool.to_string(),
-            chunk_bytes: made.chunk_bytes,
-            capacity_bytes: made.capacity_bytes,
+            chunk_bytes: made.sizing.chunk_bytes,
+            metadata_bytes: made.sizing.metadata_bytes,
+            max_checkpoint_count: made.sizing.max_checkpoints,
+            typical_shard_count: made.sizing.typical_shards,
+            capacity_bytes: made.sizing.capacity_bytes,
             copies: made.redundancy.copies(),
             drives: drives.collect(),
         }
@@ -153,6 +164,7 @@ impl Subcommand for Format {
         }
         let made = format_pool(&FormatOptions {
             chunk_bytes: self.chunk_size,
+            metadata_bytes: self.metadata_size,
             redundancy: self.redundancy.into(),
             create_bytes: self.size,
             take_over: self.take_over,
@@ -169,12 +181,16 @@ impl Subcommand for Format {
             return output.document(Self::NAME, &Report { dry_run: false, surveys, pool });
         }
         output.summary(format_args!(
-            "made pool {} of {}{}: {} for checkpoints, in chunks of {}",
+            "made pool {} of {}{}: {} for checkpoints, in chunks of {}; room for {} checkpoints, \
+             and with {} of metadata on each drive for some {} shards",
             made.pool,
             output::count(made.drives.len(), "drive"),
             if made.redundancy == Redundancy::Mirror { ", mirrored" } else { "" },
-            output::size(made.capacity_bytes),
-            output::size(made.chunk_bytes)
+            output::size(made.sizing.capacity_bytes),
+            output::size(made.sizing.chunk_bytes),
+            made.sizing.max_checkpoints,
+            output::size(made.sizing.metadata_bytes),
+            made.sizing.typical_shards
         ))
     }
 }

@@ -7,6 +7,7 @@
 
 use clap::Args;
 use serde::Serialize;
+use stanchion_engine::{Error, PoolSizing, Redundancy};
 
 use super::Subcommand;
 use crate::context::Context;
@@ -60,6 +61,9 @@ pub struct PlanArgs {
     /// Capacity of one drive
     #[arg(long, value_name = "SIZE", default_value = "7.68TB", value_parser = parse_size)]
     drive_size: u64,
+    /// Room on each drive for metadata, as `format --metadata-size` [default: as `format` chooses]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    metadata_size: Option<u64>,
     /// What one rank copies from its device to host memory, in GB/s
     #[arg(long, value_name = "GB/s", default_value_t = 20.0, value_parser = positive)]
     stage_rate: f64,
@@ -103,6 +107,12 @@ struct Plan {
     lost_seconds_per_day: f64,
     drive_bytes_per_day: u64,
     drive_writes_per_day: f64,
+    /// Of the pool of a node: its unit of striping, what it holds, and its room for metadata.
+    chunk_bytes: u64,
+    pool_bytes: u64,
+    metadata_bytes: u64,
+    max_checkpoint_count: usize,
+    typical_shard_count: u64,
 }
 
 #[derive(Serialize, Clone, Copy, Debug)]
@@ -113,7 +123,10 @@ struct Stall {
 }
 
 impl Plan {
-    fn new(args: &PlanArgs) -> Plan {
+    fn new(args: &PlanArgs) -> Result<Plan, Error> {
+        let drives = vec![args.drive_size; args.drives_per_node as usize];
+        let redundancy = if args.mirror { Redundancy::Mirror } else { Redundancy::None };
+        let pool = PoolSizing::plan(&drives, redundancy, None, args.metadata_size)?;
         let checkpoint_bytes = match (args.size, args.parameters) {
             (Some(bytes), _) => bytes as f64,
             (None, parameters) => parameters.unwrap_or(0.0) * args.bytes_per_parameter,
@@ -139,7 +152,7 @@ impl Plan {
         let best = (2.0 * save_seconds * mean_seconds_between_failures).sqrt() / args.iteration;
         let lost_seconds_per_failure = interval_seconds / 2.0 + args.restart + restore_seconds;
         let drive_bytes_per_day = bytes_per_drive * SECONDS_PER_DAY / interval_seconds;
-        Plan {
+        Ok(Plan {
             checkpoint_bytes: checkpoint_bytes as u64,
             node_bytes: bytes_per_node as u64,
             drive_bytes: bytes_per_drive as u64,
@@ -155,7 +168,12 @@ impl Plan {
             lost_seconds_per_day: lost_seconds_per_failure * args.failures_per_day,
             drive_bytes_per_day: drive_bytes_per_day as u64,
             drive_writes_per_day: drive_bytes_per_day / args.drive_size as f64,
-        }
+            chunk_bytes: pool.chunk_bytes,
+            pool_bytes: pool.capacity_bytes,
+            metadata_bytes: pool.metadata_bytes,
+            max_checkpoint_count: pool.max_checkpoints,
+            typical_shard_count: pool.typical_shards,
+        })
     }
 }
 
@@ -165,7 +183,7 @@ impl Subcommand for PlanArgs {
     const GROUPS: &'static [Group] = &[Group::Output];
 
     fn run(&self, context: &Context) -> Result<(), CommandError> {
-        let (plan, output) = (Plan::new(self), context.output);
+        let (plan, output) = (Plan::new(self)?, context.output);
         if output.json {
             output.document(Self::NAME, &plan)?;
         } else {
@@ -225,6 +243,23 @@ fn table(plan: &Plan) -> String {
                 plan.drive_writes_per_day
             ),
         ),
+        (
+            "pool of a node",
+            format!(
+                "{} in chunks of {}, at most {} checkpoints",
+                output::size(plan.pool_bytes),
+                output::size(plan.chunk_bytes),
+                plan.max_checkpoint_count
+            ),
+        ),
+        (
+            "metadata on each drive",
+            format!(
+                "{}, for some {} shards",
+                output::size(plan.metadata_bytes),
+                plan.typical_shard_count
+            ),
+        ),
     ];
     let mut table = output::table(&["", ""], &[]);
     for (what, value) in rows {
@@ -257,7 +292,7 @@ mod tests {
 
     fn plan(line: &str) -> Plan {
         let words = std::iter::once("plan").chain(line.split_whitespace());
-        Plan::new(&Line::try_parse_from(words).unwrap().plan)
+        Plan::new(&Line::try_parse_from(words).unwrap().plan).unwrap()
     }
 
     fn is_near(found: f64, expected: f64, tolerance: f64) {
@@ -328,6 +363,17 @@ mod tests {
         is_near(found.save_seconds, 10.0, 1e-9);
         is_near(found.overlapped.seconds_per_checkpoint, 9.0, 1e-9);
         is_near(found.best_every_overlapped, 10.0, 1e-9);
+    }
+
+    #[test]
+    fn the_pool_of_a_node_is_the_one_that_format_makes() {
+        let found = plan("--size 10GB --iteration 1 --drives 8 --drive-size 15TB");
+        assert_eq!((found.chunk_bytes, found.max_checkpoint_count), (4 << 20, 65_536));
+        assert!(found.metadata_bytes.abs_diff(15_000_000_000_000 / 128) < 65_536);
+        // 100,000 tensors in each of the checkpoints that its data has room for.
+        assert!(found.typical_shard_count > found.pool_bytes / 10_000_000_000 * 100_000);
+        let sized = plan("--size 1GB --iteration 1 --drive-size 1TB --metadata-size 8GiB");
+        assert_eq!((sized.metadata_bytes, sized.max_checkpoint_count), (8 << 30, 32_768));
     }
 
     #[test]

@@ -45,6 +45,8 @@ struct PoolRecord {
     chunk_bytes: u64,
     checkpoint_count: usize,
     max_checkpoint_count: usize,
+    metadata_bytes: u64,
+    typical_shard_count: u64,
     capacity_bytes: u64,
     free_bytes: Option<u64>,
     copies: u8,
@@ -130,6 +132,8 @@ fn show_pool(pool: &Pool, output: Output) -> Result<(), CommandError> {
             chunk_bytes: info.chunk_bytes,
             checkpoint_count: checkpoints.len(),
             max_checkpoint_count: info.max_checkpoints,
+            metadata_bytes: info.metadata_bytes,
+            typical_shard_count: info.typical_shards,
             capacity_bytes: info.capacity_bytes,
             free_bytes,
             copies: info.redundancy.copies(),
@@ -139,7 +143,8 @@ fn show_pool(pool: &Pool, output: Output) -> Result<(), CommandError> {
     }
     output.text(format_args!(
         "pool {}{}, made {}, generation {}\n\
-         {} of at most {} checkpoints; {} free of {}; chunks of {}\n",
+         {} of at most {} checkpoints; {} free of {}; chunks of {}\n\
+         {} of metadata on each drive: room for some {} shards\n",
         info.pool,
         if info.redundancy == Redundancy::Mirror { ", a mirror" } else { "" },
         output::time(info.created_unix_ns),
@@ -149,6 +154,8 @@ fn show_pool(pool: &Pool, output: Output) -> Result<(), CommandError> {
         free_bytes.map_or_else(|| "an unknown part".to_owned(), output::size),
         output::size(info.capacity_bytes),
         output::size(info.chunk_bytes),
+        output::size(info.metadata_bytes),
+        info.typical_shards,
     ))?;
     let header = [
         "SERIAL",

@@ -16,13 +16,13 @@ use crate::format::{
 };
 use crate::host::lock::PoolLock;
 use crate::host::safety::{self, Findings, place};
-use crate::limits::{DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES};
-use crate::placement;
+use crate::limits::{MAX_CHUNK_BYTES, MIN_CHUNK_BYTES};
 use crate::pool::content::{Content, Survey, read_content};
 use crate::pool::context::{new_id, unix_ns};
 use crate::pool::open::{lock_pool, metadata_pages, open_devices};
 use crate::pool::ownership::Ownership;
 use crate::pool::same_drive;
+use crate::pool::sizing::PoolSizing;
 use crate::units::DriveIndex;
 
 /// What to format.
@@ -30,8 +30,12 @@ use crate::units::DriveIndex;
 pub struct FormatOptions {
     /// The drives of the new pool.
     pub drives: Vec<DriveAddress>,
-    /// The unit of striping, a power of two; by default 1 MiB, or less where a drive takes less.
+    /// The unit of striping, a power of two; by default 1 MiB, in large pools more, and less where a
+    /// drive takes less.
     pub chunk_bytes: Option<u64>,
+    /// Bytes of each drive for metadata; by default a part of the smallest drive. The most
+    /// checkpoints that the pool can hold follow from it.
+    pub metadata_bytes: Option<u64>,
     /// Copies of each chunk, each on another drive.
     pub redundancy: Redundancy,
     /// The size of files that do not exist; without it a file must exist.
@@ -48,6 +52,7 @@ impl FormatOptions {
         FormatOptions {
             drives,
             chunk_bytes: None,
+            metadata_bytes: None,
             redundancy: Redundancy::None,
             create_bytes: None,
             take_over: false,
@@ -61,10 +66,8 @@ impl FormatOptions {
 pub struct FormatReport {
     /// The pool.
     pub pool: Uuid,
-    /// Its unit of striping.
-    pub chunk_bytes: u64,
-    /// Bytes of checkpoint data that it can hold.
-    pub capacity_bytes: u64,
+    /// How much it holds.
+    pub sizing: PoolSizing,
     /// Copies of each chunk, each on another drive.
     pub redundancy: Redundancy,
     /// Its drives.
@@ -176,8 +179,7 @@ pub fn format_on(
     same_drive::read_back(&mut drives, &label)?;
     Ok(FormatReport {
         pool: label.pool,
-        chunk_bytes: label.layout.chunk_bytes(),
-        capacity_bytes: capacity_bytes(&label),
+        sizing: PoolSizing::of(&label),
         redundancy: label.redundancy(),
         without_reservations: info
             .iter()
@@ -186,12 +188,6 @@ pub fn format_on(
             .collect(),
         drives: label.drives,
     })
-}
-
-/// Bytes of checkpoint data that a pool can hold while all its drives take part.
-pub(super) fn capacity_bytes(label: &Label) -> u64 {
-    let slots = label.drives.iter().map(|drive| label.layout.data_slots(drive.capacity_bytes));
-    placement::capacity(label.copies, &slots.collect::<Vec<_>>()) * label.layout.chunk_bytes()
 }
 
 fn plan_label(info: &[DriveInfo], options: &FormatOptions) -> Result<Label, Error> {
@@ -204,7 +200,7 @@ fn plan_label(info: &[DriveInfo], options: &FormatOptions) -> Result<Label, Erro
         None => {
             let transfer = info.iter().map(|drive| drive.max_transfer_bytes).min().unwrap_or(0);
             let whole = if transfer == 0 { 0 } else { 1 << transfer.ilog2() };
-            whole.clamp(MIN_CHUNK_BYTES, DEFAULT_CHUNK_BYTES)
+            whole.clamp(MIN_CHUNK_BYTES, Layout::default_chunk_bytes(&capacities))
         }
     };
     if !(MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&chunk_bytes) {
@@ -212,7 +208,7 @@ fn plan_label(info: &[DriveInfo], options: &FormatOptions) -> Result<Label, Erro
             "a chunk of {chunk_bytes} bytes: pass {MIN_CHUNK_BYTES} to {MAX_CHUNK_BYTES}"
         )));
     }
-    let layout = Layout::plan(&capacities, chunk_bytes)?;
+    let layout = Layout::plan_sized(&capacities, chunk_bytes, options.metadata_bytes)?;
     let drives = info.iter().map(|info| DriveEntry {
         uuid: new_id(),
         serial: label_serial(info),

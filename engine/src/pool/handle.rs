@@ -13,13 +13,13 @@ use crate::error::{Damage, Error};
 use crate::format::{Catalogue, CatalogueEntry, Label, SegmentTable, Shard};
 use crate::name::CheckpointName;
 use crate::notice::Notice;
-use crate::pool::format::capacity_bytes;
 use crate::pool::info::{CheckpointInfo, PoolDrive, PoolInfo, SegmentInfo};
 use crate::pool::open::open;
 #[cfg(any(test, feature = "internals"))]
 use crate::pool::open::open_on;
 use crate::pool::open_pool::OpenPool;
 use crate::pool::options::{PoolMode, PoolOptions};
+use crate::pool::sizing::PoolSizing;
 use crate::recover::holdings::read_holdings;
 use crate::session::{Session, SessionOptions};
 use crate::state::{Availability, Committed, Holding, Use};
@@ -67,6 +67,7 @@ impl Pool {
     pub fn info(&self) -> PoolInfo {
         let state = self.open.context.state();
         let label = state.label();
+        let sizing = PoolSizing::of(label);
         let drives =
             label.drives.iter().zip(&self.open.context.info).map(|(entry, info)| PoolDrive {
                 uuid: entry.uuid,
@@ -85,8 +86,10 @@ impl Pool {
             epoch: state.root().epoch,
             created_unix_ns: label.created_unix_ns,
             chunk_bytes: label.layout.chunk_bytes(),
-            max_checkpoints: label.layout.max_checkpoints(),
-            capacity_bytes: capacity_bytes(label),
+            max_checkpoints: sizing.max_checkpoints,
+            metadata_bytes: sizing.metadata_bytes,
+            typical_shards: sizing.typical_shards,
+            capacity_bytes: sizing.capacity_bytes,
             redundancy: label.redundancy(),
             free_bytes: (self.open.context.mode == PoolMode::ReadWrite).then(|| state.free_bytes()),
             drives: drives.collect(),

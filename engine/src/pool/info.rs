@@ -24,6 +24,10 @@ pub struct PoolInfo {
     pub chunk_bytes: u64,
     /// The most checkpoints that it can hold.
     pub max_checkpoints: usize,
+    /// Bytes of each drive that are for metadata.
+    pub metadata_bytes: u64,
+    /// About how many shards with names of some 60 characters it can hold, over all checkpoints.
+    pub typical_shards: u64,
     /// Bytes of checkpoint data that its drives can hold together.
     pub capacity_bytes: u64,
     /// Copies of each chunk, each on another drive.

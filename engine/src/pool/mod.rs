@@ -16,6 +16,7 @@ pub(crate) mod open_pool;
 mod options;
 mod ownership;
 mod same_drive;
+mod sizing;
 mod threads;
 mod verify;
 
@@ -30,4 +31,5 @@ pub use format::{FormatOptions, FormatReport, format, survey};
 pub use handle::Pool;
 pub use info::{CheckpointInfo, PoolDrive, PoolInfo, SegmentInfo};
 pub use options::{PoolMode, PoolOptions};
+pub use sizing::PoolSizing;
 pub use verify::{Filled, VerifyProgress, VerifyReport};

@@ -15,6 +15,7 @@ use crate::limits::{CATALOGUE_SLOTS, MAX_DRIVE_BYTES};
 use crate::name::CheckpointName;
 use crate::units::{Copies, Generation};
 
+mod capacity;
 mod in_use;
 
 const MIB: u64 = 1 << 20;

@@ -133,6 +133,7 @@ pub struct Layout {
 impl Layout {
     /// The layout of a new pool of drives with these capacities, with a metadata area of the size
     /// that such drives get.
+    #[cfg(any(test, feature = "internals"))]
     pub fn plan(capacities_bytes: &[u64], chunk_bytes: u64) -> Result<Layout, Error> {
         Layout::plan_sized(capacities_bytes, chunk_bytes, None)
     }
