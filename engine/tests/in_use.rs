@@ -94,8 +94,11 @@ fn live(seed: u64, saves: u64) {
                         Err(error) => panic!("step {step}: {error}"),
                     }
                 }
-                while step > KEPT {
-                    match pool.remove(&name(step - KEPT)) {
+                let Some(oldest) = step.checked_sub(KEPT).filter(|oldest| *oldest > 0) else {
+                    continue;
+                };
+                loop {
+                    match pool.remove(&name(oldest)) {
                         Ok(_) => break,
                         Err(Error::Busy { .. }) => thread::yield_now(),
                         Err(error) => panic!("step {step}: {error}"),

@@ -46,7 +46,7 @@ pub(super) struct TwoOwners {
 
 impl History {
     /// Chooses among the roots that were found, in any order, each any number of times.
-    pub(super) fn of<'a>(found: impl Iterator<Item = &'a Root>) -> Result<History, TwoOwners> {
+    pub(super) fn of<'a>(found: impl Iterator<Item = &'a Root>) -> Result<History, Box<TwoOwners>> {
         let mut distinct: BTreeMap<Generation, Vec<(&Root, [u8; 16])>> = BTreeMap::new();
         for root in found {
             let same = distinct.entry(root.generation).or_default();
@@ -63,7 +63,8 @@ impl History {
             *id != newest_id && root.epoch == newest.epoch && !says_the_same(root, newest)
         });
         if let Some((rival, _)) = rival {
-            return Err(TwoOwners { one: newest.clone(), other: (*rival).clone() });
+            let (one, other) = (newest.clone(), (*rival).clone());
+            return Err(Box::new(TwoOwners { one, other }));
         }
         let oldest = Generation((newest.generation.0 + 1).saturating_sub(ROOT_SLOTS));
         let mut history = History::default();

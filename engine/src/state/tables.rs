@@ -79,16 +79,16 @@ impl State {
     }
 }
 
-/// The blocks on a drive of a run of units: first and count.
-fn blocks_of(layout: &Layout, (start, count): (u64, u64)) -> (u64, u64) {
+/// Blocks on a drive: first and count.
+type BlockRun = (u64, u64);
+
+/// The blocks on a drive of a run of units.
+fn blocks_of(layout: &Layout, (start, count): (u64, u64)) -> BlockRun {
     (layout.meta_unit_offset(start) / BLOCK_BYTES, count * META_UNIT_BLOCKS)
 }
 
 /// The first `blocks` blocks of these runs, and the rest.
-fn split(
-    runs: impl Iterator<Item = (u64, u64)>,
-    blocks: u64,
-) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
+fn split(runs: impl Iterator<Item = BlockRun>, blocks: u64) -> (Vec<BlockRun>, Vec<BlockRun>) {
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let mut missing = blocks;
     for (first, count) in runs {

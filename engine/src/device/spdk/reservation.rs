@@ -91,7 +91,7 @@ impl SpdkDevice {
         let (request, cell) = unsafe {
             (*waiting).request.complete = Some(ended);
             (*waiting).request.context = (&raw mut (*waiting).ended).cast();
-            (&raw mut (*waiting).request, &*(&raw const (*waiting).ended))
+            (&raw mut (*waiting).request, &(*waiting).ended)
         };
         let result = send(queue.as_ptr(), self.namespace.pointer.as_ptr(), request);
         let deadline = Instant::now() + limit;

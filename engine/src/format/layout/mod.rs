@@ -175,10 +175,12 @@ impl Layout {
     /// The chunk size of a new pool of drives with these capacities, where nothing else decides.
     pub fn default_chunk_bytes(capacities_bytes: &[u64]) -> u64 {
         let total = capacities_bytes.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
-        match total {
-            0..=LARGE_POOL_BYTES => DEFAULT_CHUNK_BYTES,
-            0..=HUGE_POOL_BYTES => LARGE_POOL_CHUNK_BYTES,
-            _ => HUGE_POOL_CHUNK_BYTES,
+        if total <= LARGE_POOL_BYTES {
+            DEFAULT_CHUNK_BYTES
+        } else if total <= HUGE_POOL_BYTES {
+            LARGE_POOL_CHUNK_BYTES
+        } else {
+            HUGE_POOL_CHUNK_BYTES
         }
     }
 

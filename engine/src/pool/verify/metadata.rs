@@ -31,6 +31,9 @@ const BYTES_PER_CALL: u64 = 4 << 20;
 /// Copies that are in memory at once, unless one alone is larger.
 const BYTES_AT_ONCE: u64 = 16 << 20;
 
+/// Decodes the object of that number.
+type DecodeNumbered<'a, T> = &'a dyn Fn(usize, &[u8]) -> Result<T, FormatError>;
+
 /// The pass.
 pub(super) struct MetadataPass<'a> {
     pool: &'a Pool,
@@ -177,7 +180,7 @@ impl<'a> MetadataPass<'a> {
         &self,
         hold: &Hold,
         objects: &[Object],
-        decode: &dyn Fn(usize, &[u8]) -> Result<T, FormatError>,
+        decode: DecodeNumbered<'_, T>,
         tally: &mut Tally<'_>,
         take: &mut dyn FnMut(usize, Option<T>) -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -243,7 +246,7 @@ impl<'a> MetadataPass<'a> {
         &self,
         objects: &[Object],
         wanted: &[(usize, CopyPlace)],
-        decode: &dyn Fn(usize, &[u8]) -> Result<T, FormatError>,
+        decode: DecodeNumbered<'_, T>,
         start: usize,
         found: &mut [Found<T>],
         tally: &mut Tally<'_>,

@@ -32,10 +32,12 @@ pub struct Ends {
 impl Ends {
     /// The ranges of a drive that are to be read for this.
     pub fn ranges(capacity_bytes: u64) -> Vec<Range<u64>> {
-        if capacity_bytes <= 2 * READ_BYTES {
-            return vec![0..capacity_bytes];
-        }
-        vec![0..READ_BYTES, capacity_bytes - READ_BYTES..capacity_bytes]
+        let back = match capacity_bytes <= 2 * READ_BYTES {
+            true => None,
+            false => Some(capacity_bytes - READ_BYTES..capacity_bytes),
+        };
+        let front = 0..if back.is_some() { READ_BYTES } else { capacity_bytes };
+        [front].into_iter().chain(back).collect()
     }
 
     /// With the bytes of [`Ends::ranges`].
