@@ -106,7 +106,7 @@ fn recover_beside(
 ) -> Result<State, Error> {
     /// The owner may commit some thousand times a second, and this takes milliseconds.
     const ATTEMPTS: u32 = 100;
-    let label = membership.without_missing()?;
+    let label = membership.for_reading()?;
     let mut before = None;
     for attempt in 1.. {
         let mut found = Vec::new();
