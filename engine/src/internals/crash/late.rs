@@ -12,7 +12,6 @@
 
 use super::act::{Act, Stop};
 use super::check::{has_names, same_names, verify_checkpoint};
-use super::images::Effort;
 use super::lab::open_as;
 use super::live::Live;
 use crate::device::sim::{SimDrive, SimRng};
@@ -87,8 +86,6 @@ pub(super) struct LateRun<'a> {
     pub(super) after: &'a [Act],
     /// When the writes land; without it, each at an instant of its own by the seed.
     pub(super) lands_at: Option<u64>,
-    /// Crashes of the successor that are explored, too, where only roots are late.
-    pub(super) effort: Effort,
 }
 
 /// How a run ended.
@@ -105,7 +102,7 @@ pub(super) enum Ended {
 impl LateRun<'_> {
     pub(super) fn run(&self, mut live: Live<'_>, rng: &mut SimRng) -> Result<Ended, String> {
         self.run_checked(&mut live, rng).map_err(|what| {
-            let LateRun { before, killed_in, killed_at, after, lands_at, .. } = self;
+            let LateRun { before, killed_in, killed_at, after, lands_at } = self;
             format!(
                 "{} drives, {before:?}, killed in batch {killed_at} of {killed_in:?}, then {after:?} \
                  with late writes at {lands_at:?}: {what}",
@@ -130,11 +127,6 @@ impl LateRun<'_> {
             held.after_batches = self.lands_at.unwrap_or_else(|| rng.below(16));
         }
         live.explorer.guards = only_roots;
-        if only_roots {
-            live.explorer.effort = self.effort;
-            // Recoveries are crashed by the other runs.
-            live.explorer.depth = 1;
-        }
         let mut lived = live.recover();
         // The first root of an opening that was killed looks like that of another owner who began
         // the same epoch, until the pool is opened again.
@@ -226,7 +218,6 @@ pub(super) fn every_place<'a>(
                 killed_at,
                 after: &AFTER,
                 lands_at: Some(lands_at),
-                effort: Effort::NONE,
             };
             match run.run(start()?, &mut rng)? {
                 Ended::NotKilled if lands_at == 0 => return Ok(runs),
@@ -249,7 +240,6 @@ pub(super) fn random_run(live: Live<'_>, rng: &mut SimRng) -> Result<u64, String
     let killed_in = KILLED_IN[rng.index(KILLED_IN.len())];
     let killed_at = rng.below(4);
     let (before, after) = (&before[..], &after[..]);
-    let effort = Effort { exhaustive: 0, structured: false, random: 1 };
-    let run = LateRun { before, killed_in, killed_at, after, lands_at: None, effort };
+    let run = LateRun { before, killed_in, killed_at, after, lands_at: None };
     run.run(live, rng).map(|ended| u64::from(ended == Ended::Landed))
 }
