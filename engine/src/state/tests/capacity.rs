@@ -18,6 +18,7 @@ struct Job {
 
 /// What a full pool holds.
 #[derive(Debug)]
+#[expect(dead_code, reason = "for the report that the test prints")]
 struct Full {
     checkpoints: u64,
     /// Of all data slots.
