@@ -180,8 +180,8 @@ fn a_lost_drive_ends_every_command_once_and_can_be_opened_again() {
     drop(open_rig(&address, OpenMode::ReadOnly));
     assert!(reopening.elapsed() < Duration::from_secs(10), "{:?}", reopening.elapsed());
     let mut rig = open_rig(&address, OpenMode::ReadWrite);
-    // As a pool takes it. The target has lost its registrations, so there is no owner whose commands
-    // it would refuse: only time helps.
+    // As a pool takes it. The target has lost its registrations, so there is no owner whose
+    // commands it would refuse: only time helps.
     let reservations = rig.device.reservations().unwrap();
     let taken = reservation::take(reservations, 7, None).unwrap();
     assert_eq!(taken, reservation::Taken::Free);

@@ -66,8 +66,8 @@ pub(crate) struct Ended {
     pub(crate) result: Result<Generation, Error>,
 }
 
-/// Generations that one commit passes over at most. There are four slots for catalogues, and two are
-/// in use.
+/// Generations that one commit passes over at most. There are four slots for catalogues, and two
+/// are in use.
 const MOST_SKIPPED: u32 = 4;
 
 /// The committer of one open pool.

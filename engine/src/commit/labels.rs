@@ -27,8 +27,8 @@ pub(crate) fn make_pool(drives: &mut dyn Drives, label: &Label) -> Result<(), Er
 }
 
 /// Admits the drive at `place`, which the label calls rebuilding. A drive that takes part must hold
-/// no roots of an earlier time, so they are erased before the label names the drive. Only the drives
-/// that are there get the label; the others keep their places, and an older label.
+/// no roots of an earlier time, so they are erased before the label names the drive. Only the
+/// drives that are there get the label; the others keep their places, and an older label.
 pub(crate) fn take_in(
     drives: &mut dyn Drives,
     label: &Label,

@@ -30,6 +30,7 @@ pub mod segment;
 pub mod shard;
 mod shard_list;
 mod table_ref;
+mod table_run;
 #[cfg(test)]
 pub(crate) mod testing;
 mod version;
@@ -49,5 +50,6 @@ pub use root::{ROOT_MAGIC, Root};
 pub use segment::{ChunkRecord, SegmentTable};
 pub use shard::Shard;
 pub use shard_list::ShardList;
-pub use table_ref::{MAX_TABLE_RUNS, TableRef, TableRun};
+pub use table_ref::{MAX_TABLE_RUNS, TableRef};
+pub use table_run::TableRun;
 pub use version::{MAJOR, MINOR};

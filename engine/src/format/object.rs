@@ -7,6 +7,11 @@ use crate::limits::BLOCK_BYTES;
 /// decoded extent can overflow.
 pub(super) const MAX_META_OBJECT_BYTES: u64 = 1 << 43;
 
+/// Bytes of the record of a chunk with that many copies.
+pub(super) const fn chunk_record_bytes(copies: u8) -> u64 {
+    8 + 8 * copies as u64
+}
+
 /// Where a metadata object lies, the same on every drive, and its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MetaExtent {

@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use super::codec::{Magic, PROLOGUE_BYTES, Reader, Writer, corrupt};
 use super::label::{DriveEntry, MAX_COPIES};
-use super::object::MAX_META_OBJECT_BYTES;
+use super::object::{MAX_META_OBJECT_BYTES, chunk_record_bytes};
 use super::table_ref::NO_OFFSET;
 use super::{Encoded, FormatError, Layout, TableRef};
 use crate::limits::{MAX_CHUNK_BYTES, MAX_PARTICIPANTS, MAX_SEGMENT_BYTES, MIN_CHUNK_BYTES};
@@ -31,11 +31,6 @@ const MAGIC: Magic = *b"STN SEGM";
 
 const HEADER_BYTES: u64 = 64;
 const SLOT_BITS: u32 = 48;
-
-/// Bytes of the record of a chunk with that many copies.
-pub(super) const fn chunk_record_bytes(copies: u8) -> u64 {
-    8 + 8 * copies as u64
-}
 
 const _: () = {
     let most_chunks = MAX_SEGMENT_BYTES / MIN_CHUNK_BYTES * chunk_record_bytes(MAX_COPIES);

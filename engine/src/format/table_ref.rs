@@ -15,6 +15,7 @@
 
 use super::codec::{PROLOGUE_BYTES, Reader, Writer, corrupt};
 use super::object::MAX_META_OBJECT_BYTES;
+use super::table_run::TableRun;
 use super::{FormatError, Layout, MetaExtent, blocks_of};
 use crate::limits::{BLOCK_BYTES, MAX_DRIVE_BYTES};
 use crate::units::DriveIndex;
@@ -29,31 +30,6 @@ pub const MAX_TABLE_RUNS: usize = 16;
 
 const HEADER_BYTES: u64 = 32;
 const RUN_BYTES: u64 = 16;
-
-/// Consecutive blocks of one copy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TableRun {
-    /// The drive.
-    pub drive: DriveIndex,
-    /// Which copy, from 0.
-    pub copy: u8,
-    /// How many blocks.
-    pub blocks: u32,
-    /// The first one: its offset on the drive, in blocks.
-    pub first_block: u64,
-}
-
-impl TableRun {
-    /// Where it starts on its drive.
-    pub fn offset_bytes(&self) -> u64 {
-        self.first_block * BLOCK_BYTES
-    }
-
-    /// Its length.
-    pub fn len_bytes(&self) -> u64 {
-        u64::from(self.blocks) * BLOCK_BYTES
-    }
-}
 
 /// Where the copies of an object lie, and its hash.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -57,10 +57,10 @@ pub struct Replacement {
 /// pool can be opened with the drive; [`crate::Pool::verify`] with `repair` then fills it.
 ///
 /// # Errors
-/// [`Error::Usage`] when no drive of the pool is missing, the drive is too small, or it is not clear
-/// which drive it replaces; [`Error::MissingDrives`] when another drive is missing, too, and the
-/// options do not allow that; [`Error::Refused`] when the drive may hold data that `force` would
-/// destroy, or a later state of this pool; every error of opening the pool.
+/// [`Error::Usage`] when no drive of the pool is missing, the drive is too small, or it is not
+/// clear which drive it replaces; [`Error::MissingDrives`] when another drive is missing, too, and
+/// the options do not allow that; [`Error::Refused`] when the drive may hold data that `force`
+/// would destroy, or a later state of this pool; every error of opening the pool.
 pub fn admit(options: &PoolOptions, replacement: &Replacement) -> Result<Admission, Error> {
     let mut options = options.clone();
     let Replacement { drive, replaces, force } = replacement;

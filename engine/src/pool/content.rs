@@ -62,8 +62,8 @@ impl Survey {
         Survey { address: info.address.clone(), info: Some(info.clone()), content, in_use }
     }
 
-    /// Whether it can be formatted. [`crate::format_pool`] checks again, because the drive may change until
-    /// then.
+    /// Whether it can be formatted. [`crate::format_pool`] checks again, because the drive may
+    /// change until then.
     ///
     /// # Errors
     /// [`Error::Busy`] for a drive that a running process has open; [`Error::Refused`] with the

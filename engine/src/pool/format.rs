@@ -30,8 +30,8 @@ use crate::units::DriveIndex;
 pub struct FormatOptions {
     /// The drives of the new pool.
     pub drives: Vec<DriveAddress>,
-    /// The unit of striping, a power of two; by default 1 MiB, in large pools more, and less where a
-    /// drive takes less.
+    /// The unit of striping, a power of two; by default 1 MiB, in large pools more, and less where
+    /// a drive takes less.
     pub chunk_bytes: Option<u64>,
     /// Bytes of each drive for metadata; by default a part of the smallest drive. The most
     /// checkpoints that the pool can hold follow from it.

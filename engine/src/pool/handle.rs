@@ -170,7 +170,8 @@ impl Pool {
     }
 }
 
-/// Reads the metadata of checkpoints. What cannot be read is damage of that checkpoint, for a reader.
+/// Reads the metadata of checkpoints. What cannot be read is damage of that checkpoint, for a
+/// reader.
 fn read_again(
     drives: &mut dyn Drives,
     label: &Label,

@@ -10,8 +10,9 @@ use crate::state::{Committed, Holding};
 /// Called with the bad copies of an object, and with its sound bytes if there are any.
 pub(crate) type OnBadCopies<'a> = &'a mut dyn FnMut(&mut dyn Drives, &[BadCopy], Option<&[u8]>);
 
-/// Reads the manifests and segment tables of every checkpoint, to learn which space each uses. Shard
-/// lists are not read. Calls `bad` for bad copies, with the sound bytes if another drive has them.
+/// Reads the manifests and segment tables of every checkpoint, to learn which space each uses.
+/// Shard lists are not read. Calls `bad` for bad copies, with the sound bytes if another drive has
+/// them.
 pub(crate) fn read_holdings(
     drives: &mut dyn Drives,
     label: &Label,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading metadata objects: all copies have the same bytes, so any sound one is enough. Every drive
-//! has a copy of a catalogue and a manifest; a few drives have one of a table or a list.
+//! Reading metadata objects: all copies have the same bytes, so any sound one is enough. Every
+//! drive has a copy of a catalogue and a manifest; a few drives have one of a table or a list.
 
 use crate::drives::{DriveCommand, Drives, read_error};
 use crate::error::{Damage, Error, IoError};
@@ -389,8 +389,8 @@ fn repair_copies(drives: &mut dyn Drives, bad: &[BadCopy], sound: &[u8]) -> Vec<
     repaired
 }
 
-/// Rewrites bad copies of a manifest, segment table or shard list from a sound one. A copy that cannot be
-/// rewritten stays damaged; the object is not lost.
+/// Rewrites bad copies of a manifest, segment table or shard list from a sound one. A copy that
+/// cannot be rewritten stays damaged; the object is not lost.
 pub(crate) fn repair_metadata(
     drives: &mut dyn Drives,
     bad: &[BadCopy],

@@ -239,8 +239,8 @@ impl Roots {
 
     /// A root in a back ring, and one that was followed by another of the same opening, had reached
     /// the front ring of every drive. So a member whose front ring has neither the newest of these
-    /// roots nor a newer one missed a commit. A place that cannot be read shows nothing, and neither
-    /// does one that a late root has overwritten.
+    /// roots nor a newer one missed a commit. A place that cannot be read shows nothing, and
+    /// neither does one that a late root has overwritten.
     fn find_stale(&mut self, label: &Label, places: &[Place]) {
         let mut recent = Vec::new();
         let mut next = self.newest();
@@ -273,8 +273,9 @@ impl Roots {
         self.history.by_generation.values().rev().find(|root| root.parent == *id)
     }
 
-    /// A newer root that was acknowledged is in both rings of every member. So one place in its slot
-    /// that was read and does not hold it shows that there is none, or that nobody was told of it.
+    /// A newer root that was acknowledged is in both rings of every member. So one place in its
+    /// slot that was read and does not hold it shows that there is none, or that nobody was told of
+    /// it.
     fn find_hidden(&self, label: &Label, places: &[Place]) -> Option<Damage> {
         let newest = self.newest()?;
         let is_witness = |place: &&Place| {

@@ -3,8 +3,8 @@
 //!
 //! - Free space is derived: a data slot or metadata unit is used if and only if a checkpoint of
 //!   one of the two newest generations, an open checkpoint, or one that somebody still reads names
-//!   it. Nothing else is stored, so nothing can leak or be freed twice; debug builds derive it again
-//!   at each commit and compare.
+//!   it. Nothing else is stored, so nothing can leak or be freed twice; debug builds derive it
+//!   again at each commit and compare.
 //! - So the space that generation `g` removes is reusable once `g + 1` is committed, and not
 //!   earlier: the two newest generations are never overwritten.
 //! - A slot that could not be written is not used either.
@@ -12,6 +12,7 @@
 //! - The state changes when a generation is durable ([`State::adopt`]), not when it is planned.
 
 mod availability;
+mod hold;
 mod holding;
 mod in_use;
 mod open_checkpoint;

@@ -71,8 +71,8 @@ impl State {
         newest_seen: Generation,
         committed: Vec<Committed>,
     ) -> State {
-        // Nothing is allocated on a drive that is absent, and nobody has seen its capacity: a forged
-        // label must not ask for memory with it.
+        // Nothing is allocated on a drive that is absent, and nobody has seen its capacity: a
+        // forged label must not ask for memory with it.
         let slots = |drive: &DriveEntry| match drive.state {
             DriveState::Absent => 0,
             DriveState::Member | DriveState::Rebuilding => {

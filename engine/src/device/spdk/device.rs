@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::controller::{Controller, Namespace, QueuePair};
+use super::held::Held;
 #[cfg(any(test, feature = "internals"))]
 use super::inject;
 use super::namespace::{
     drive_info, has_reservations, keeps_reservations, may_report, supported_split,
 };
 use super::registration::Registration;
-use super::reservation::Held;
 use super::slots::Slots;
 use super::split::Split;
 use super::{environment, fence};

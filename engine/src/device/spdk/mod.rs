@@ -17,6 +17,7 @@ mod controller;
 mod device;
 mod environment;
 mod fence;
+mod held;
 #[cfg(any(test, feature = "internals"))]
 pub mod inject;
 #[cfg(any(test, feature = "internals"))]

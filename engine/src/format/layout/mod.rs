@@ -18,8 +18,9 @@
 
 use crate::error::Error;
 use crate::format::codec::{PROLOGUE_BYTES, Reader, Writer, corrupt};
-use crate::format::segment::chunk_record_bytes;
-use crate::format::{FormatError, MetaExtent, TableRun};
+use crate::format::object::chunk_record_bytes;
+use crate::format::table_run::TableRun;
+use crate::format::{FormatError, MetaExtent};
 use crate::limits::{
     BLOCK_BYTES, CATALOGUE_SLOTS, DEFAULT_CHUNK_BYTES, MAX_CHECKPOINTS, MAX_CHUNK_BYTES,
     MAX_DRIVE_BYTES, MAX_DRIVES, MAX_NAME_BYTES, MIN_CHUNK_BYTES, ROOT_SLOTS,

@@ -2,8 +2,8 @@
 //! Late writes: an owner is killed with a batch in flight, a successor opens the pool, and what was
 //! in flight lands at some later instant of the successor's life.
 //!
-//! The writes of one batch are in flight together; nothing of a later batch was sent. A process that
-//! is killed costs no cache: what had completed stays.
+//! The writes of one batch are in flight together; nothing of a later batch was sent. A process
+//! that is killed costs no cache: what had completed stays.
 //!
 //! - Late roots: nothing changes for the successor, and every later opening finds what it
 //!   acknowledged.

@@ -52,7 +52,8 @@ const GROUP: usize = 32;
 const LONG_RUNS: usize = 24;
 /// Runs with late writes of a killed owner in each round.
 const LATE_RUNS: usize = 64;
-/// Late writes at every place of a successor's life: by act in which the owner is killed, and shape.
+/// Late writes at every place of a successor's life: by act in which the owner is killed, and
+/// shape.
 const LATE_SWEEPS: usize = late::KILLED_IN.len() * SHAPES.len();
 /// Runs with faults in each round.
 const FAULTY_RUNS: usize = 64;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Owners that replace each other, and drives from another time: a late root is a bad place, a break
-//! in the history is reported with both owners, and a copy of a member from an earlier time is not
-//! taken for the member.
+//! Owners that replace each other, and drives from another time: a late root is a bad place, a
+//! break in the history is reported with both owners, and a copy of a member from an earlier time
+//! is not taken for the member.
 
 use uuid::Uuid;
 

@@ -16,8 +16,8 @@ use crate::notice::Notice;
 use crate::pool::handle::Pool;
 use crate::pool::hold::Hold;
 use crate::pool::options::PoolMode;
-use crate::pool::verify::Scope;
 use crate::pool::verify::report::Tally;
+use crate::pool::verify::scope::Scope;
 use crate::recover::labels::{check_labels, read_labels, repair_labels};
 use crate::recover::metadata::{
     self, BadCopy, CopyPlace, Decode, Found, Subject, Wrong, bad_copy, copies_of, everywhere,
@@ -123,8 +123,8 @@ impl<'a> MetadataPass<'a> {
         Ok(found)
     }
 
-    /// Segment tables and shards of some participants: each goes to `take`, if any drive has a sound
-    /// copy of the table.
+    /// Segment tables and shards of some participants: each goes to `take`, if any drive has a
+    /// sound copy of the table.
     pub(super) fn check_tables(
         &self,
         hold: &Hold,

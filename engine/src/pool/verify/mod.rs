@@ -12,6 +12,7 @@ mod chunk;
 mod data;
 mod metadata;
 mod report;
+mod scope;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -28,19 +29,11 @@ use crate::pool::options::PoolMode;
 use crate::pool::verify::data::DataPass;
 use crate::pool::verify::metadata::MetadataPass;
 use crate::pool::verify::report::Tally;
+use crate::pool::verify::scope::Scope;
 use crate::state::{Committed, Use};
 use crate::units::DriveIndex;
 
 pub use report::{Filled, VerifyProgress, VerifyReport};
-
-/// Which copies are checked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Scope {
-    /// All of them.
-    Everything,
-    /// Those that belong on drives that are being rebuilt.
-    Rebuilding,
-}
 
 /// A checkpoint to check.
 #[derive(Clone)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What fits into a pool of 8 x 15 TB: the real allocators over the real maps, full size. Nothing is
-//! encoded or written.
+//! What fits into a pool of 8 x 15 TB: the real allocators over the real maps, full size. Nothing
+//! is encoded or written.
 
 use super::*;
 use crate::format::{Manifest, SegmentTable, ShardList, blocks_of};

@@ -157,7 +157,8 @@ fn ext(ends: &Ends, base: u64) -> Option<&'static str> {
     })
 }
 
-/// Two bytes at the start and in the last 4 KiB, so the length that precedes the second counts, too.
+/// Two bytes at the start and in the last 4 KiB, so the length that precedes the second counts,
+/// too.
 fn nilfs(ends: &Ends, base: u64) -> Option<&'static str> {
     let at_end = (ends.capacity_bytes / 512 * 512).checked_sub(4096).filter(|_| base == 0);
     let places = [Some(base + 1024), at_end];
@@ -170,7 +171,8 @@ fn nilfs(ends: &Ends, base: u64) -> Option<&'static str> {
     places.into_iter().flatten().any(is_superblock).then_some("NILFS2 file system")
 }
 
-/// ZFS keeps two labels of 256 KiB at each end; each ends in a ring of uberblocks of at least 1 KiB.
+/// ZFS keeps two labels of 256 KiB at each end; each ends in a ring of uberblocks of at least 1
+/// KiB.
 fn zfs(ends: &Ends, base: u64) -> Option<&'static str> {
     const LABEL_BYTES: u64 = 256 << 10;
     const RING_BYTES: u64 = 128 << 10;
