@@ -132,7 +132,7 @@ fn a_look_then_metadata_then_flush_then_a_look_then_front_roots_then_back_roots(
         vec![format!("0: durable {offset:#x}"), format!("1: durable {offset:#x}")]
     };
     // A table, a list and a manifest of each, and the catalogue.
-    let metadata: Vec<String> = recorded.batches[0].clone();
+    let metadata: Vec<String> = recorded.batches[1].clone();
     for drive in ["0: write", "1: write"] {
         assert_eq!(metadata.iter().filter(|write| *write == drive).count(), 7);
     }

@@ -218,9 +218,9 @@ fn describe(committed: &Committed, label: &Label) -> CheckpointInfo {
         committed_unix_ns: entry.committed_unix_ns,
         generation: entry.generation,
         damage: committed.damage.clone(),
-        availability: match committed.damage {
-            None => committed.holding.spread.availability(label),
-            Some(_) => Availability::Unknown,
+        availability: match (committed.holding.spread.availability(label), &committed.damage) {
+            (known @ Availability::Lost { .. }, _) | (known, None) => known,
+            (_, Some(_)) => Availability::Unknown,
         },
     }
 }

@@ -81,7 +81,11 @@ fn add_chunks(
                     owners.push((number, participant));
                     places.push(place);
                 }
-                None => unread.push((number, participant)),
+                None => {
+                    let chunks = segment.len_bytes.div_ceil(label.layout.chunk_bytes());
+                    committed[number].holding.spread.add_unreachable(&segment.table, chunks);
+                    unread.push((number, participant));
+                }
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::format::{DriveState, Label};
+use crate::format::{DriveState, Label, TableRef};
 use crate::units::{Copies, DriveIndex};
 
 /// Whether a checkpoint's data can be read from the drives that take part.
@@ -33,6 +33,15 @@ impl Spread {
     pub(crate) fn add(&mut self, copies: Copies) {
         let drives = (copies.first.drive, copies.second.map(|second| second.drive));
         *self.0.entry(drives).or_default() += 1;
+    }
+
+    /// Chunks whose table is only on drives that do not take part: they can be found with one of
+    /// these only.
+    pub(crate) fn add_unreachable(&mut self, table: &TableRef, chunks: u64) {
+        let mut drives = table.copies().filter_map(|runs| runs.first()).map(|run| run.drive);
+        if let Some(first) = drives.next() {
+            *self.0.entry((first, drives.next())).or_default() += chunks;
+        }
     }
 
     /// What the members hold of it, by the label.
