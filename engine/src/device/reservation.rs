@@ -257,6 +257,7 @@ fn preempt(drive: &mut dyn Reservations, key: u64, other: u64) -> Result<Option<
 
 /// Reads the Reservation Status data structure; `extended` has long host identifiers. Its bytes
 /// come from a drive: what does not lie in them is left out.
+#[cfg(any(test, feature = "spdk"))]
 pub(crate) fn decode_report(bytes: &[u8], extended: bool) -> ReservationReport {
     let (head, entry_bytes) = if extended { (64, 64) } else { (24, 24) };
     let Some(entries) = bytes.get(head..) else { return ReservationReport::default() };
