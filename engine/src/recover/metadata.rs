@@ -368,11 +368,13 @@ pub(crate) fn read_list(
 }
 
 /// Overwrites bad copies with the sound bytes. Place and content are those that the newest root
-/// names, so nothing else is overwritten. Returns for each copy whether the write succeeded.
+/// names, so nothing else is overwritten. A copy that could not be read for now may be sound, and
+/// is left alone. Returns for each copy whether it was rewritten.
 fn repair_copies(drives: &mut dyn Drives, bad: &[BadCopy], sound: &[u8]) -> Vec<bool> {
     let mut batch = Vec::new();
     let mut owners = Vec::new();
-    for (owner, copy) in bad.iter().enumerate() {
+    let mut repaired: Vec<bool> = bad.iter().map(|copy| copy.unread.is_none()).collect();
+    for (owner, copy) in bad.iter().enumerate().filter(|(_, copy)| copy.unread.is_none()) {
         let mut left = sound;
         for (offset_bytes, len_bytes) in &copy.place.pieces {
             let (data, rest) = left.split_at((*len_bytes as usize).min(left.len()));
@@ -382,7 +384,6 @@ fn repair_copies(drives: &mut dyn Drives, bad: &[BadCopy], sound: &[u8]) -> Vec<
             owners.push(owner);
         }
     }
-    let mut repaired = vec![true; bad.len()];
     for (owner, status) in owners.into_iter().zip(drives.run(&mut batch)) {
         repaired[owner] &= status.is_ok();
     }
