@@ -173,7 +173,8 @@ class Root:
         expect(f.take(16) == drive.uuid, "of another drive")
         self.generation, self.epoch = f.counter("generation"), f.counter("epoch")
         self.parent, self.catalogue = f.take(16), f.extent()
-        f.numbers(8, 16, 16, 8, 4)
+        self.committed = f.number(8)
+        f.numbers(16, 16, 8, 4)
         f.zero(4)
         f.numbers(8, 16, 8)
         host_length, command_length = f.numbers(1, 1)
@@ -263,7 +264,8 @@ def table_chunks(f, checkpoint, participant, length, label):
         crc, *locations = f.numbers(*[8] * (1 + copies))
         places = [(location >> 48, location & (1 << 48) - 1) for location in locations]
         for drive, slot in places:
-            expect(drive < len(label.drives) and label.data_start + (slot + 1) * label.chunk <= label.end(drive) - 3 * MIB, "a slot elsewhere")
+            expect(drive < len(label.drives), "a drive that is not in the table")
+            expect(label.data_start + (slot + 1) * label.chunk <= label.end(drive) - 3 * MIB, "a slot elsewhere")
         expect(len({drive for drive, _ in places}) == copies, "two copies on one drive")
         chunks.append((crc, places))
     f.end()
