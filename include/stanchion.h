@@ -198,7 +198,7 @@ struct stn_pool_info {
     uint32_t drives;
     uint8_t pool[16];     /* its UUID */
     uint64_t generation;  /* number of its committed state */
-    uint64_t epoch;       /* how often it was opened for writing */
+    uint64_t epoch;       /* grows with every opening for writing */
     uint64_t created_unix_ns;
     uint64_t chunk_bytes; /* unit of striping */
     uint64_t max_checkpoints;

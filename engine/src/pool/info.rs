@@ -16,7 +16,7 @@ pub struct PoolInfo {
     pub pool: Uuid,
     /// The number of its committed state.
     pub generation: Generation,
-    /// How often it was opened for writing.
+    /// Grows with every opening for writing.
     pub epoch: u64,
     /// When it was formatted, nanoseconds since 1970.
     pub created_unix_ns: u64,
