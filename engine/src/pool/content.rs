@@ -62,7 +62,7 @@ impl Survey {
         Survey { address: info.address.clone(), info: Some(info.clone()), content, in_use }
     }
 
-    /// Whether it can be formatted. [`crate::format_pool`] checks again, because the drive may
+    /// Whether it can be formatted. [`crate::format_pool()`] checks again, because the drive may
     /// change until then.
     ///
     /// # Errors

@@ -125,13 +125,14 @@ impl State {
         let first = self.newest_seen.max(self.root.generation).next();
         let slot = |generation: Generation| generation.0 % CATALOGUE_SLOTS;
         let newest = [Some(self.root.generation), self.before];
-        let may_be = |next: &Generation| {
-            !self.bad_roots.contains(&(next.0 % ROOT_SLOTS))
-                && newest.iter().flatten().all(|kept| slot(*kept) != slot(*next))
-        };
-        let numbers = std::iter::successors(Some(first), |number| Some(number.next()));
-        // Where no slot can be used, the commit fails, and says why.
-        numbers.take(ROOT_SLOTS as usize).find(may_be).unwrap_or(first)
+        let spares =
+            |next: &Generation| newest.iter().flatten().all(|kept| slot(*kept) != slot(*next));
+        let is_usable = |next: &Generation| !self.bad_roots.contains(&(next.0 % ROOT_SLOTS));
+        let numbers = std::iter::successors(Some(first), |number| Some(number.next()))
+            .take(ROOT_SLOTS as usize)
+            .filter(spares);
+        // Where no root can be written, the commit fails, and says why.
+        numbers.clone().find(is_usable).or_else(|| numbers.min()).unwrap_or(first)
     }
 
     /// Nothing may be written to these slots of the root rings, or they cannot be written.

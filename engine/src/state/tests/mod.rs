@@ -11,7 +11,7 @@ use crate::format::testing::{mirror_label, striped_label};
 use crate::format::{
     Access, Attributes, CatalogueEntry, DriveState, Label, MetaExtent, Owner, Root, Shard,
 };
-use crate::limits::{CATALOGUE_SLOTS, MAX_DRIVE_BYTES};
+use crate::limits::{CATALOGUE_SLOTS, MAX_DRIVE_BYTES, ROOT_SLOTS};
 use crate::name::CheckpointName;
 use crate::units::{Copies, Generation};
 
@@ -304,5 +304,20 @@ fn catalogues_of_the_two_newest_generations_are_never_written() {
             state.adopt(planned.change);
             kept = [kept[1], next];
         }
+    }
+}
+
+#[test]
+fn where_no_root_can_be_written_the_catalogues_of_the_two_newest_generations_stay() {
+    let label = label(1);
+    let slot = |generation: Generation| generation.0 % CATALOGUE_SLOTS;
+    let kept = [Generation(9), Generation(10)];
+    let root = root(&label, kept[1].0);
+    let mut state = State::new(label, root, Some(kept[0]), kept[1], Vec::new());
+    state.skip_root_slots((0..ROOT_SLOTS).collect());
+    for _ in 0..6 {
+        let next = state.next_generation();
+        assert!(kept.iter().all(|kept| slot(*kept) != slot(next)), "{next}");
+        state.skip_generation();
     }
 }
