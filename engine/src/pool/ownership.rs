@@ -8,7 +8,7 @@
 //!   before each commit: see [`crate::commit`].
 //! - What is taken is given back when the devices are dropped, also after an error.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,10 +28,10 @@ use crate::recover::one_drive::newest_root;
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// The openings for writing of this process.
-static OPEN: Mutex<Option<HashSet<Uuid>>> = Mutex::new(None);
+static OPEN: Mutex<BTreeSet<Uuid>> = Mutex::new(BTreeSet::new());
 
-fn with_open<T>(work: impl FnOnce(&mut HashSet<Uuid>) -> T) -> T {
-    work(OPEN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
+fn with_open<T>(work: impl FnOnce(&mut BTreeSet<Uuid>) -> T) -> T {
+    work(&mut OPEN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// An opening for writing. Drop it after the devices.

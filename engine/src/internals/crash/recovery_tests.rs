@@ -151,7 +151,9 @@ fn space_of_a_checkpoint_that_was_not_read_is_not_taken() {
     let (state, notices) = open(&lab, &sims, true).unwrap();
     assert!(state.checkpoints().all(|committed| committed.damage.is_none()));
     assert!(
-        notices.iter().all(|notice| matches!(notice, Notice::Repaired(d) if d.what == "manifest"))
+        notices
+            .iter()
+            .all(|notice| matches!(notice, Notice::DamagedCopy(d) if d.what == "manifest"))
     );
 }
 
