@@ -13,8 +13,8 @@ from machine import GuestGone, Machine
 
 MIB = 1 << 20
 LOOP_MAX_BYTES, LOOP_KEEPS = 5 * MIB, 8
-# Between these a drive holds data: not labels, roots, manifests; see docs/on-disk-format.md.
-DATA_FIRST, DATA_END_FROM_END = 12 * MIB, 4 * MIB
+# The end of a drive has labels and roots; see docs/on-disk-format.md.
+DATA_END_FROM_END = 4 * MIB
 UNPLUG_SECONDS = 90
 
 
@@ -228,6 +228,11 @@ def functional(rig, say):
     rig.check_acknowledged()
 
 
+def data_first(drive):
+    """No metadata lies behind this: its area has at most an eighth of a drive, after at most 8 MiB."""
+    return drive.size_bytes // 8 + 8 * MIB
+
+
 def media_errors(rig, say):
     """Reads and writes that a drive fails: errors have the NVMe status and the serial; the rest is unchanged."""
     say("media errors")
@@ -236,11 +241,11 @@ def media_errors(rig, say):
     with open(f"{rig.place.share}/e@1", "wb") as file:
         file.write(content("e@1", length))
     rig.run(rig.with_drives("stanchion save e@1 /mnt/e@1"))
-    drive.failing = [(READ, DATA_FIRST, drive.size_bytes - DATA_END_FROM_END)]
+    drive.failing = [(READ, data_first(drive), drive.size_bytes - DATA_END_FROM_END)]
     rig.run(rig.with_drives("stanchion restore e@1 -o /mnt/out"), 3, ["NVMe status 02/81", drive.serial])
     rig.run(rig.with_drives("stanchion verify"), 3, ["NVMe status 02/81", drive.serial])
     # A place that cannot be written is left alone: the chunks go to the other drives, while there are such.
-    failing_writes = [(WRITE, DATA_FIRST, drive.size_bytes - DATA_END_FROM_END)]
+    failing_writes = [(WRITE, data_first(drive), drive.size_bytes - DATA_END_FROM_END)]
     drive.failing = failing_writes
     if len(rig.drives) > 1:
         rig.run(rig.with_drives("stanchion save f@1 /mnt/e@1"), 0, ["NVMe status 02/80", drive.serial, "cannot be written", "saved f@1"])
