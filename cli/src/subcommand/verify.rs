@@ -24,9 +24,10 @@ Examples:
   stanchion verify --repair --replacement /data/new.img       replace a lost drive
   stanchion verify --repair --rebuild                         go on where that was interrupted
 
-Without --repair nothing is written. Metadata has copies on several drives; data has a second one in a
-mirror only. --replacement adds a drive to the pool in place of a missing one, and fills it. Add the
-missing drive itself in the same way when it is back. Only a mirror has the data to fill a drive.
+Without --repair nothing is written. Metadata has copies on several drives; data has a second one
+in a mirror only. --replacement adds a drive to the pool in place of a missing one, and fills it.
+Add the missing drive itself in the same way when it is back. Only a mirror has the data to fill a
+drive.
 A drive that was merely not named keeps its place: name every sound drive of the pool, or pass the
 serial of the lost one with --replaces. While a drive is filled, only what belongs on it is read;
 everything else is checked by a run without these options. A checkpoint that is removed meanwhile is
