@@ -11,6 +11,8 @@
 //!
 //! [`take`] is the only way to own a drive; dropping the device gives it back.
 
+use std::time::Duration;
+
 use crate::error::IoError;
 
 /// How to take a reservation.
@@ -163,6 +165,10 @@ impl Taken {
     }
 }
 
+/// How often, and after which time, a drive is asked again that an ended owner may hold.
+const LATE_ATTEMPTS: u32 = 8;
+const LATE_LOOK: Duration = Duration::from_millis(250);
+
 /// Takes the reservation of a drive for `key`. A conflict is returned with nothing left behind:
 /// ask who holds it, and try again with what is known of it.
 pub fn take(
@@ -202,21 +208,30 @@ fn acquire(
     ended: &[u64],
     holder: Option<&Holder>,
 ) -> Result<Taken, IoError> {
-    let conflict = match drive.acquire(key, Acquire::Free) {
-        Ok(()) => return Ok(Taken::Free),
-        Err(error) if is_conflict(error) => error,
-        Err(error) if is_unsupported(error) => return Ok(Taken::Without),
-        Err(error) => return Err(error),
-    };
-    if preempt(drive, key, CLOSED_KEY)?.is_some() {
-        return Ok(Taken::Closed);
-    }
     let named = holder.and_then(|holder| holder.ended_key);
-    for other in ended.iter().copied().chain(named) {
-        if let Some(aborted) = preempt(drive, key, other)? {
-            return Ok(Taken::Preempted { aborted });
+    let mut attempt = 1;
+    let conflict = loop {
+        let conflict = match drive.acquire(key, Acquire::Free) {
+            Ok(()) => return Ok(Taken::Free),
+            Err(error) if is_conflict(error) => error,
+            Err(error) if is_unsupported(error) => return Ok(Taken::Without),
+            Err(error) => return Err(error),
+        };
+        if preempt(drive, key, CLOSED_KEY)?.is_some() {
+            return Ok(Taken::Closed);
         }
-    }
+        for other in ended.iter().copied().chain(named) {
+            if let Some(aborted) = preempt(drive, key, other)? {
+                return Ok(Taken::Preempted { aborted });
+            }
+        }
+        // What an ended owner sent last, such as the key that it closed with, may arrive meanwhile.
+        if ended.is_empty() || attempt == LATE_ATTEMPTS {
+            break conflict;
+        }
+        attempt += 1;
+        std::thread::sleep(LATE_LOOK);
+    };
     let Some(holder) = holder.filter(|holder| holder.take_over) else { return Err(conflict) };
     // A drive or kernel that cannot say who holds it leaves the key that the pool names.
     let reported = drive.report().ok().and_then(|report| report.holder_key);
