@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What somebody else made over a drive of a pool is not written to by any command, unless it is
-//! told to destroy it: file systems, swap, encryption, volumes, RAIDs and partition tables, each
+//! What another program made over a drive of a pool is not written to by any command, unless it is
+//! asked to destroy it: file systems, swap, encryption, volumes, RAIDs and partition tables, each
 //! made by its own tool where there is one.
 
 #![allow(clippy::unwrap_used)]
@@ -13,10 +13,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{MIB, Outcome, Place, page_options, run};
+use common::{MIB, Place};
 
 const DRIVE_BYTES: u64 = 64 * MIB;
-/// The drive that somebody else uses now. The other one, a.img, stays as it was.
+/// The drive that another program uses now. The other one, a.img, stays as it was.
 const TAKEN: &str = "b.img";
 
 /// Made by a shell script; `$1` is the drive, `$2` a folder with files, `$3` an unused path. The
@@ -166,16 +166,6 @@ fn pool(with_checkpoint: bool) -> Place {
     place
 }
 
-/// A command over these drives only.
-fn over(place: &Place, drives: &[&str], arguments: &[&str]) -> Outcome {
-    let mut command = place.bare(arguments);
-    command.args(page_options(arguments));
-    drives.iter().for_each(|drive| {
-        command.args(["--drive", drive]);
-    });
-    run(command)
-}
-
 /// Whether a file has exactly these bytes.
 fn holds(path: &Path, bytes: &[u8]) -> bool {
     let file = File::open(path).unwrap();
@@ -197,7 +187,7 @@ fn is_left_alone(place: &Place, name: &str, with_checkpoint: bool) {
         assert!(is_same("a.img", &before[0]), "{name}: {command:?} wrote to the other drive");
     };
     let refused = |drives: &[&str], command: &[&str]| {
-        let outcome = over(place, drives, command);
+        let outcome = place.run_on(drives, command);
         assert_eq!(outcome.code, 12, "{name}: {command:?}: {outcome:?}");
         assert!(outcome.stderr.contains("refused"), "{name}: {outcome:?}");
         unchanged(command);
@@ -308,8 +298,8 @@ fn a_drive_that_somebody_took_is_replaced_by_itself_only_with_force() {
         return;
     }
     let replace = ["verify", "--repair", "--replacement", TAKEN];
-    over(&place, &["a.img"], &replace).fails(12, &["ext4 file system", "--force destroys it"]);
-    over(&place, &["a.img"], &[&replace[..], &["--force"]].concat()).ok();
+    place.run_on(&["a.img"], &replace).fails(12, &["ext4 file system", "--force destroys it"]);
+    place.run_on(&["a.img"], &[&replace[..], &["--force"]].concat()).ok();
     let outcome = place.run(&["verify"]).ok();
     assert!(!outcome.stderr.contains("notice"), "{outcome:?}");
 }
@@ -323,7 +313,7 @@ fn force_for_a_replacement_is_not_for_the_other_drives() {
     write(&place, 0, b"precious");
     let before = place.read(TAKEN);
     let command = ["verify", "--repair", "--replacement", "c.img", "--force"];
-    over(&place, &[TAKEN], &command).fails(12, &["b.img", "made over the pool"]);
+    place.run_on(&[TAKEN], &command).fails(12, &["b.img", "made over the pool"]);
     assert!(place.read(TAKEN) == before);
     assert_eq!(place.checkpoints(), 1);
 }
@@ -332,7 +322,7 @@ fn force_for_a_replacement_is_not_for_the_other_drives() {
 fn a_pool_whose_labels_are_gone_is_not_blank() {
     let mut place = pool(true);
     place.drives = vec![TAKEN.into()];
-    // The front was cut, then the drive grew: nobody knows where the end labels are.
+    // The front was cut, then the drive grew: no one knows where the end labels are.
     let file = OpenOptions::new().write(true).open(place.path(TAKEN)).unwrap();
     for at in [MIB, 2 * MIB] {
         file.write_all_at(&[0; 4096], at).unwrap();
@@ -352,6 +342,6 @@ fn a_pool_whose_labels_are_gone_is_not_blank() {
     [MIB, 2 * MIB, DRIVE_BYTES - 2 * MIB, DRIVE_BYTES - MIB]
         .iter()
         .for_each(|at| file.write_all_at(&[0; 4096], *at).unwrap());
-    over(&place, &[TAKEN], &["format", "--yes"]).ok();
+    place.run_on(&[TAKEN], &["format", "--yes"]).ok();
     drop(File::open(place.path(TAKEN)).unwrap());
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files and drives that somebody else uses, or that are a drive by another name: refused.
+//! Files and drives that another program uses, or that are a drive by another name: refused.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use common::{DRIVE_BYTES, MIB, Outcome, Place, page_options, run};
+use common::{DRIVE_BYTES, MIB, Place};
 
 /// A pool of one drive with a checkpoint whose file has this name.
 fn saved(shard: &str) -> Place {
@@ -18,15 +18,6 @@ fn saved(shard: &str) -> Place {
     place.file(&format!("source/{shard}"), &[7; 5000]);
     place.run(&["save", "llama@1", &format!("source/{shard}")]).ok();
     place
-}
-
-fn over(place: &Place, drives: &[&str], arguments: &[&str]) -> Outcome {
-    let mut command = place.bare(arguments);
-    command.args(page_options(arguments));
-    drives.iter().for_each(|drive| {
-        command.args(["--drive", drive]);
-    });
-    run(command)
 }
 
 fn tool(name: &str) -> Command {
@@ -101,11 +92,11 @@ fn the_file_behind_a_loop_device_is_not_written() {
     let unmount = Mounted(target.clone());
     let save = ["save", "llama@2", "source/model.bin"];
     place.run(&save).fails(12, &["held", &device.0]);
-    over(&place, &[&device.0], &save).fails(12, &["mounted", &target]);
+    place.run_on(&[&device.0], &save).fails(12, &["mounted", &target]);
     // Another way to the same bytes.
     if let Some(other) = Loop::over(&place, "a.img", &["--offset", "0"]) {
-        over(&place, &[&other.0], &save).fails(12, &["mounted", &target]);
-        over(&place, &[&other.0], &["format", "--yes", "--force"]).fails(12, &["mounted"]);
+        place.run_on(&[&other.0], &save).fails(12, &["mounted", &target]);
+        place.run_on(&[&other.0], &["format", "--yes", "--force"]).fails(12, &["mounted"]);
     }
     drop(unmount);
     drop(device);
@@ -119,22 +110,22 @@ fn one_file_by_two_loop_devices_is_one_drive() {
     let Some(whole) = Loop::over(&place, "disk.img", &[]) else { return };
     let Some(again) = Loop::over(&place, "disk.img", &["--offset", "0"]) else { return };
     let format = ["format", "--yes", "--force"];
-    over(&place, &[&whole.0, &again.0], &format).fails(2, &[&again.0, "is named twice"]);
-    over(&place, &[&whole.0, "disk.img"], &format).fails(12, &["held"]);
+    place.run_on(&[&whole.0, &again.0], &format).fails(2, &[&again.0, "is named twice"]);
+    place.run_on(&[&whole.0, "disk.img"], &format).fails(12, &["held"]);
     assert!(place.read("disk.img").iter().all(|byte| *byte == 0));
     drop(again);
     let half = DRIVE_BYTES.to_string();
     let upper = Loop::over(&place, "disk.img", &["--offset", &half]).unwrap();
-    over(&place, &[&whole.0, &upper.0], &format).fails(2, &["is named twice"]);
+    place.run_on(&[&whole.0, &upper.0], &format).fails(2, &["is named twice"]);
     drop(whole);
     // Two parts of one file are two drives; a mirror of them does not outlive it.
     let lower = Loop::over(&place, "disk.img", &["--sizelimit", &half]).unwrap();
     let drives = [&lower.0[..], &upper.0];
     let mirror = ["format", "--yes", "--redundancy", "mirror"];
-    over(&place, &drives, &mirror).fails(12, &[&upper.0, "does not outlive", "--force"]);
+    place.run_on(&drives, &mirror).fails(12, &[&upper.0, "does not outlive", "--force"]);
     assert!(place.read("disk.img").iter().all(|byte| *byte == 0));
-    over(&place, &drives, &["format", "--yes"]).ok();
-    over(&place, &drives, &[&mirror[..], &["--force"]].concat()).ok();
+    place.run_on(&drives, &["format", "--yes"]).ok();
+    place.run_on(&drives, &[&mirror[..], &["--force"]].concat()).ok();
 }
 
 #[test]
@@ -146,12 +137,12 @@ fn no_drive_is_made_among_devices() {
         &["format", "--yes"],
         &["format", "--dry-run", "--size", "64MiB"],
     ] {
-        over(&place, &[typo], command).fails(10, &[typo, "no such device", "stanchion drives"]);
+        place.run_on(&[typo], command).fails(10, &[typo, "no such device", "stanchion drives"]);
     }
     assert!(fs::symlink_metadata(typo).is_err());
     symlink("/dev", place.path("link")).unwrap();
     let linked = "link/stanchion-no-such-device";
-    over(&place, &[linked], &["format", "--yes", "--size", "64MiB"]).fails(10, &["no such device"]);
+    place.run_on(&[linked], &["format", "--yes", "--size", "64MiB"]).fails(10, &["no such device"]);
     assert!(fs::symlink_metadata(typo).is_err());
 
     // One that `dd of=/dev/TYPO` made.
@@ -161,7 +152,7 @@ fn no_drive_is_made_among_devices() {
         return;
     };
     made.set_len(64 * MIB).unwrap();
-    let outcome = over(&place, &[&file], &["format", "--yes", "--force"]);
+    let outcome = place.run_on(&[&file], &["format", "--yes", "--force"]);
     fs::remove_file(&file).unwrap();
     outcome.fails(12, &[&file, "regular file below /dev", "nothing overrides"]);
 }
@@ -175,9 +166,9 @@ fn a_drive_in_memory_is_warned_of() {
         return;
     }
     let file = "/dev/shm/stanchion-no-such-file";
-    let outcome = over(&place, &[file], &["format", "--dry-run", "--size", "64MiB"]).ok();
+    let outcome = place.run_on(&[file], &["format", "--dry-run", "--size", "64MiB"]).ok();
     assert!(outcome.stderr.contains("tmpfs, in memory"), "{outcome:?}");
-    let outcome = over(&place, &[file], &["doctor"]);
+    let outcome = place.run_on(&[file], &["doctor"]);
     assert!(outcome.stdout.contains("tmpfs, in memory"), "{outcome:?}");
 }
 
@@ -192,7 +183,7 @@ fn restore_does_not_replace_a_drive() {
     symlink("../a.img", place.path("links/a.img")).unwrap();
     let into_links = ["restore", "llama@1", "-o", "links", "--force"];
     place.run(&into_links).fails(12, &["a drive of this pool"]);
-    over(&place, &["links/a.img"], &into_links).fails(12, &["a drive of this pool"]);
+    place.run_on(&["links/a.img"], &into_links).fails(12, &["a drive of this pool"]);
     fs::create_dir(place.path("hard")).unwrap();
     fs::hard_link(place.path("a.img"), place.path("hard/a.img")).unwrap();
     place.run(&["restore", "llama@1", "-o", "hard", "--force"]).fails(12, &["of this pool"]);

@@ -10,14 +10,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
+use common::participants::{self, Participant};
 use common::places::Places;
 use common::{MIB, Numbers, Outcome, Place, run};
-use stanchion_testing::HugePages;
 use stanchion_testing::Shard;
-use stanchion_testing::{CheckpointSpec, Pool, PoolOptions, SessionOptions};
-use stanchion_testing::{CompleteEntry, SubmitEntry, Transfer};
 
 const SIZE: &str = "48MiB";
 const FILES: [&str; 4] = ["model.bin", "empty.bin", "optim.bin", "small.bin"];
@@ -30,20 +27,11 @@ fn read_pool(place: &Place, drives: &[&str], arguments: &[&str]) -> Outcome {
     run(command)
 }
 
-/// The command with these arguments on these drives.
-fn stanchion(place: &Place, drives: &[&str], arguments: &[&str]) -> Outcome {
-    let drives = drives.iter().flat_map(|drive| ["--drive", drive]);
-    let arguments: Vec<&str> = arguments.iter().copied().chain(drives).collect();
-    let mut command = place.bare(&arguments);
-    command.args(common::page_options(&arguments));
-    run(command)
-}
-
 /// A new pool of these drives.
 fn formatted(drives: &[&str], options: &[&str]) -> Place {
     let place = Place::empty();
     let format = ["format", "--size", SIZE, "--yes"];
-    stanchion(&place, drives, &[&format[..], options].concat()).ok();
+    place.run_on(drives, &[&format[..], options].concat()).ok();
     let mut numbers = Numbers(17);
     for (name, len_bytes) in FILES.iter().zip([(1 << 20) + 777, 0, 700_001, 4096]) {
         place.file(name, &numbers.bytes(len_bytes));
@@ -52,7 +40,7 @@ fn formatted(drives: &[&str], options: &[&str]) -> Place {
 }
 
 fn save(place: &Place, drives: &[&str], name: &str, options: &[&str]) {
-    stanchion(place, drives, &[&["save", name][..], &FILES, options].concat()).ok();
+    place.run_on(drives, &[&["save", name][..], &FILES, options].concat()).ok();
 }
 
 /// Every file below the folder, by its path in it.
@@ -89,12 +77,12 @@ fn agree(place: &Place, drives: &[&str], count: usize) {
             let _ = fs::remove_dir_all(place.path(out));
         }
         read_pool(place, drives, &["--restore", &name, "--output", "ours"]).ok();
-        stanchion(place, drives, &["restore", &name, "-o", "theirs"]).ok();
+        place.run_on(drives, &["restore", &name, "-o", "theirs"]).ok();
         let (ours, theirs) = (tree(&place.path("ours")), tree(&place.path("theirs")));
         assert!(ours.keys().eq(theirs.keys()), "{name}: {:?} {:?}", ours.keys(), theirs.keys());
         assert!(!ours.is_empty() && ours == theirs, "{name} has other bytes");
     }
-    let listed = stanchion(place, drives, &["list", "--json"]).ok().json();
+    let listed = place.run_on(drives, &["list", "--json"]).ok().json();
     let row = |one: &serde_json::Value| {
         let name = format!("{}@{}", one["name"].as_str().unwrap(), one["step"]);
         let counts = (&one["data_bytes"], &one["generation"], &one["participant_count"]);
@@ -129,7 +117,7 @@ fn a_striped_pool() {
     save(&place, &drives, "llama@1", &[]);
     save(&place, &drives, "run/llama.2@18446744073709551615", &[]);
     save(&place, &drives, "gone@3", &[]);
-    stanchion(&place, &drives, &["rm", "--yes", "gone@3"]).ok();
+    place.run_on(&drives, &["rm", "--yes", "gone@3"]).ok();
     agree(&place, &["c.img", "a.img", "b.img"], 2);
     let read = read_pool(&place, &drives, &[]).ok().json();
     for (shard, name) in FILES.iter().enumerate() {
@@ -163,7 +151,7 @@ fn small_and_large_chunks_and_a_chosen_metadata_size() {
     }
     // A capacity that is no multiple of 1 MiB, and one drive.
     let place = formatted(&["spare.img"], &[]);
-    stanchion(&place, &["a.img"], &["format", "--size", "60002304", "--yes"]).ok();
+    place.run_on(&["a.img"], &["format", "--size", "60002304", "--yes"]).ok();
     save(&place, &["a.img"], "llama@1", &[]);
     agree(&place, &["a.img"], 1);
 }
@@ -183,12 +171,12 @@ fn a_mirror_loses_a_drive_and_gets_another() {
     agree(&place, &left, 2);
     // The drive that was left out is out of date, for both. Alone it shows the pool as it was.
     let stale = ["away.img", "a.img", "c.img"];
-    for outcome in [read_pool(&place, &stale, &[]), stanchion(&place, &stale, &["list"])] {
+    for outcome in [read_pool(&place, &stale, &[]), place.run_on(&stale, &["list"])] {
         assert!(outcome.code == 12 && outcome.stderr.contains("out of date"), "{outcome:?}");
     }
     place.sparse_file("new.img", 48 << 20);
     let repair = ["verify", "--repair", "--replacement", "new.img"];
-    stanchion(&place, &left, &repair).ok();
+    place.run_on(&left, &repair).ok();
     save(&place, &["new.img", "a.img", "c.img"], "llama@3", &[]);
     agree(&place, &["new.img", "a.img", "c.img"], 3);
     for pair in [["new.img", "a.img"], ["c.img", "new.img"]] {
@@ -231,24 +219,24 @@ fn a_chunk_without_a_sound_copy_keeps_no_drive_out() {
     save(&place, &["a.img", "b.img"], "llama@1", &[]);
     let lost = Numbers(99).bytes(9000);
     place.file("lost.bin", &lost);
-    stanchion(&place, &["a.img", "b.img"], &["save", "lost@1", "lost.bin"]).ok();
+    place.run_on(&["a.img", "b.img"], &["save", "lost@1", "lost.bin"]).ok();
     fs::remove_file(place.path("b.img")).unwrap();
     assert_eq!(damage(&place, "a.img", &lost[..64], 100), 1);
     place.sparse_file("new.img", 48 << 20);
     let repair = ["verify", "--repair", "--replacement", "new.img"];
-    assert_eq!(stanchion(&place, &["a.img"], &repair).code, 3);
+    assert_eq!(place.run_on(&["a.img"], &repair).code, 3);
     for drives in [["a.img", "new.img"], ["new.img", "a.img"]] {
         let refused = read_pool(&place, &drives, &["--restore", "lost@1", "--output", "out"]);
         assert!(refused.code == 3 && refused.stderr.contains("no sound copy"), "{refused:?}");
         assert!(place.names("out").is_empty(), "a part of a shard was left");
-        stanchion(&place, &drives, &["restore", "lost@1", "-o", "out"]).fails(3, &["lost.bin"]);
+        place.run_on(&drives, &["restore", "lost@1", "-o", "out"]).fails(3, &["lost.bin"]);
         read_pool(&place, &drives, &["--restore", "llama@1", "--output", "out"]).ok();
         for name in FILES {
             assert!(place.read(name) == place.read(&format!("out/{name}")), "{name}");
         }
         fs::remove_dir_all(place.path("out")).unwrap();
     }
-    stanchion(&place, &["a.img", "new.img"], &["rm", "--yes", "lost@1"]).ok();
+    place.run_on(&["a.img", "new.img"], &["rm", "--yes", "lost@1"]).ok();
     agree(&place, &["a.img", "new.img"], 1);
 }
 
@@ -318,9 +306,9 @@ fn the_generation_before_on_request_only() {
     fs::write(place.path("a.img"), content).unwrap();
     let refused = read_pool(&place, &["a.img"], &[]);
     assert!(refused.code == 3 && refused.stderr.contains("--fall-back"), "{refused:?}");
-    stanchion(&place, &["a.img"], &["list"]).fails(3, &["--fall-back"]);
+    place.run_on(&["a.img"], &["list"]).fails(3, &["--fall-back"]);
     let before = read_pool(&place, &["a.img"], &["--fall-back"]).ok().json();
-    let listed = stanchion(&place, &["a.img"], &["list", "--fall-back", "--json"]).ok().json();
+    let listed = place.run_on(&["a.img"], &["list", "--fall-back", "--json"]).ok().json();
     let names = |listed: &serde_json::Value| -> Vec<String> {
         let checkpoints = listed["checkpoints"].as_array().unwrap();
         checkpoints.iter().map(|one| format!("{}@{}", one["name"], one["step"])).collect()
@@ -332,49 +320,22 @@ fn the_generation_before_on_request_only() {
 /// Saves a checkpoint with the engine: each participant has shards of these names and 5000 bytes.
 fn save_with_engine(place: &Place, drives: &[&str], name: &str, participants: &[Vec<String>]) {
     const SHARD_BYTES: u64 = 5000;
-    let addresses = drives.iter().map(|d| place.path(d).to_str().unwrap().parse().unwrap());
-    let mut options = PoolOptions::new(addresses.collect());
-    options.huge_pages = HugePages::Off;
-    let pool = Pool::open(&options).unwrap();
-    let mut sessions = Vec::new();
-    for (participant, names) in participants.iter().enumerate() {
-        let mut session = pool.session(&SessionOptions::default()).unwrap();
-        let len_bytes = SHARD_BYTES * names.len() as u64;
-        let shards = names.iter().enumerate().map(|(index, name)| Shard {
-            name: name.clone(),
-            offset_bytes: SHARD_BYTES * index as u64,
-            len_bytes: SHARD_BYTES,
-            dtype: "f32".into(),
-            shape: vec![25, 50],
-            ..Shard::default()
-        });
-        let spec = CheckpointSpec {
-            name: name.parse().unwrap(),
-            participants: participants.len() as u32,
-            participant: participant as u32,
-            len_bytes,
-            shards: shards.collect(),
-        };
-        let handle = session.begin(&spec).unwrap();
-        let mut buffer = session.alloc(len_bytes).unwrap();
-        let bytes = Numbers(participant as u64).bytes(len_bytes as usize);
-        buffer.as_mut_slice().unwrap()[..bytes.len()].copy_from_slice(&bytes);
-        let transfer = Transfer {
-            checkpoint: handle,
-            buffer: buffer.key(),
-            buffer_offset_bytes: 0,
-            len_bytes,
-            segment_offset_bytes: 0,
-        };
-        let entries = [SubmitEntry::write(transfer, 1), SubmitEntry::commit(handle, 2)];
-        assert_eq!(session.submit(&entries), 2);
-        sessions.push((session, buffer));
-    }
-    for (session, _) in &mut sessions {
-        let mut out = [CompleteEntry::default(); 2];
-        assert_eq!(session.wait(&mut out, 2, Duration::from_secs(30)), 2);
-        assert!(out.iter().all(|completion| completion.result >= 0), "{out:?}");
-    }
+    let one = |(participant, names): (usize, &Vec<String>)| Participant {
+        shards: names
+            .iter()
+            .enumerate()
+            .map(|(index, name)| Shard {
+                name: name.clone(),
+                offset_bytes: SHARD_BYTES * index as u64,
+                len_bytes: SHARD_BYTES,
+                dtype: "f32".into(),
+                shape: vec![25, 50],
+                ..Shard::default()
+            })
+            .collect(),
+        bytes: Numbers(participant as u64).bytes(SHARD_BYTES as usize * names.len()),
+    };
+    participants::save(place, drives, name, participants.iter().enumerate().map(one).collect());
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn readers_need_no_folder_of_lock_files() {
 fn a_reader_does_not_keep_its_user_out() {
     let place = Place::with_pool(1);
     open_to_all(&place);
-    // Whoever reads first: the owner of the drive writes afterwards.
+    // The reader comes first: the owner of the drive writes afterwards.
     place.run(&["list"]).ok();
     read_as_another(&place, &["list"]).ok();
     place.file("model.bin", &contents(1));

@@ -8,13 +8,10 @@ mod common;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
-use std::time::Duration;
 
+use common::participants::{self, Participant};
 use common::{MIB, Numbers, Place, run};
-use stanchion_testing::HugePages;
 use stanchion_testing::Shard;
-use stanchion_testing::{CheckpointSpec, Pool, PoolOptions, SessionOptions};
-use stanchion_testing::{CompleteEntry, SubmitEntry, Transfer};
 
 #[test]
 fn files_of_every_size_come_back() {
@@ -286,50 +283,25 @@ fn bench_measures_and_leaves_nothing() {
 /// Saves a checkpoint of several participants with the engine: each has shards of these names, one
 /// block each.
 fn save_with_engine(place: &Place, name: &str, participants: &[&[&str]]) {
-    let addresses = place.drives.iter().map(|d| place.path(d).to_str().unwrap().parse().unwrap());
-    let mut options = PoolOptions::new(addresses.collect());
-    options.huge_pages = HugePages::Off;
-    let pool = Pool::open(&options).unwrap();
-    let mut sessions = Vec::new();
-    for (participant, shards) in participants.iter().enumerate() {
-        let mut session = pool.session(&SessionOptions::default()).unwrap();
-        let len_bytes = 4096 * shards.len() as u64;
-        let shards = shards.iter().enumerate().map(|(index, name)| Shard {
-            name: (*name).to_owned(),
-            offset_bytes: 4096 * index as u64,
-            len_bytes: 4096,
-            dtype: "bf16".into(),
-            shape: vec![2, 1024],
-            ..Shard::default()
-        });
-        let spec = CheckpointSpec {
-            name: name.parse().unwrap(),
-            participants: participants.len() as u32,
-            participant: participant as u32,
-            len_bytes,
-            shards: shards.collect(),
-        };
-        let handle = session.begin(&spec).unwrap();
-        let mut buffer = session.alloc(len_bytes).unwrap();
-        for (index, block) in buffer.as_mut_slice().unwrap().chunks_exact_mut(4096).enumerate() {
-            block.fill((10 * participant + index) as u8);
-        }
-        let transfer = Transfer {
-            checkpoint: handle,
-            buffer: buffer.key(),
-            buffer_offset_bytes: 0,
-            len_bytes,
-            segment_offset_bytes: 0,
-        };
-        let entries = [SubmitEntry::write(transfer, 1), SubmitEntry::commit(handle, 2)];
-        assert_eq!(session.submit(&entries), 2);
-        sessions.push((session, buffer));
-    }
-    for (session, _) in &mut sessions {
-        let mut out = [CompleteEntry::default(); 2];
-        assert_eq!(session.wait(&mut out, 2, Duration::from_secs(30)), 2);
-        assert!(out.iter().all(|completion| completion.result >= 0), "{out:?}");
-    }
+    let one = |(participant, names): (usize, &&[&str])| Participant {
+        shards: names
+            .iter()
+            .enumerate()
+            .map(|(index, name)| Shard {
+                name: (*name).to_owned(),
+                offset_bytes: 4096 * index as u64,
+                len_bytes: 4096,
+                dtype: "bf16".into(),
+                shape: vec![2, 1024],
+                ..Shard::default()
+            })
+            .collect(),
+        bytes: (0..names.len())
+            .flat_map(|index| [(10 * participant + index) as u8; 4096])
+            .collect(),
+    };
+    let drives: Vec<&str> = place.drives.iter().map(String::as_str).collect();
+    participants::save(place, &drives, name, participants.iter().enumerate().map(one).collect());
 }
 
 #[test]

@@ -4,6 +4,7 @@
 // Each test file uses its own part of this.
 #![allow(dead_code, missing_docs)]
 
+pub mod participants;
 pub mod places;
 pub mod schema;
 
@@ -154,6 +155,16 @@ impl Place {
 
     pub fn run(&self, arguments: &[&str]) -> Outcome {
         Outcome::new(self.command(arguments).output().unwrap())
+    }
+
+    /// Runs the command over these drives only, without huge pages.
+    pub fn run_on(&self, drives: &[&str], arguments: &[&str]) -> Outcome {
+        let mut command = self.bare(arguments);
+        command.args(page_options(arguments));
+        drives.iter().for_each(|drive| {
+            command.args(["--drive", drive]);
+        });
+        run(command)
     }
 
     pub fn run_bare(&self, arguments: &[&str]) -> Outcome {

@@ -11,6 +11,7 @@ use super::order;
 use super::plan::Plan;
 use crate::drives::{DriveCommand, Drives, flush_all, run_all};
 use crate::error::{Damage, Error};
+use crate::format::layout::{BACK_BYTES, FRONT_BYTES};
 use crate::format::{Label, Layout};
 use crate::limits::BLOCK_BYTES;
 use crate::units::{DriveIndex, round_down};
@@ -119,9 +120,6 @@ fn impossible(detail: String) -> Error {
 /// the end that the pool will know and at the drive's own, which may lie behind it: there, labels
 /// of an earlier pool and RAIDs are sought.
 fn ends(capacity_bytes: u64, formatted_bytes: u64) -> Vec<Range<u64>> {
-    /// Labels and roots are in the first 4 MiB and in the last 3.
-    const FRONT_BYTES: u64 = 4 << 20;
-    const BACK_BYTES: u64 = 3 << 20;
     let start = |end| round_down(end, ERASED_BYTES) - BACK_BYTES;
     let mut ranges = vec![0..FRONT_BYTES, start(formatted_bytes)..formatted_bytes];
     if capacity_bytes > formatted_bytes {

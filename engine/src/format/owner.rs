@@ -44,7 +44,7 @@ pub struct OwnerProcess {
     pub started_ticks: u64,
 }
 
-/// Who has, or had, a pool open for writing. By default nobody is named.
+/// Who has, or had, a pool open for writing. By default no one is named.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Owner {
     /// Random for each opening: two openings never have the same.

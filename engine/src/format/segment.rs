@@ -22,9 +22,9 @@ use uuid::Uuid;
 use super::codec::{Magic, PROLOGUE_BYTES, Reader, Writer, corrupt};
 use super::label::{DriveEntry, MAX_COPIES};
 use super::object::{MAX_META_OBJECT_BYTES, chunk_record_bytes};
-use super::table_ref::NO_OFFSET;
+use super::table_ref::{NO_OFFSET, check_segment, same_segment};
 use super::{Encoded, FormatError, Layout, TableRef};
-use crate::limits::{MAX_CHUNK_BYTES, MAX_PARTICIPANTS, MAX_SEGMENT_BYTES, MIN_CHUNK_BYTES};
+use crate::limits::{MAX_CHUNK_BYTES, MAX_SEGMENT_BYTES, MIN_CHUNK_BYTES};
 use crate::units::{Copies, DriveIndex, Location};
 
 const MAGIC: Magic = *b"STN SEGM";
@@ -71,12 +71,7 @@ impl SegmentTable {
         if !chunk_known {
             return Err(format!("a chunk of {} bytes", self.chunk_bytes));
         }
-        if self.len_bytes > MAX_SEGMENT_BYTES {
-            return Err(format!("a segment of {} bytes", self.len_bytes));
-        }
-        if self.participant >= MAX_PARTICIPANTS {
-            return Err(format!("participant {}", self.participant));
-        }
+        check_segment(self.len_bytes, self.participant)?;
         if self.chunks.len() as u64 != self.len_bytes.div_ceil(self.chunk_bytes) {
             return Err(format!("{} chunks for {} bytes", self.chunks.len(), self.len_bytes));
         }
@@ -150,11 +145,7 @@ impl SegmentTable {
         let (len_bytes, chunk_bytes) = (reader.u64()?, reader.u64()?);
         let chunk_count = reader.u64()?;
         let found_participant = reader.u32()?;
-        if (found, found_participant) != (checkpoint, participant) {
-            return Err(corrupt(format!(
-                "of checkpoint {found}, participant {found_participant}, where {checkpoint}, {participant} is named"
-            )));
-        }
+        same_segment((found, found_participant), (checkpoint, participant))?;
         reader.zeros(4)?;
         let copies = reader.u8()?;
         if copies == 0 || copies > MAX_COPIES || (copies > 1 && chunk_count == 0) {

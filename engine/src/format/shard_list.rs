@@ -11,14 +11,14 @@
 
 use uuid::Uuid;
 
-use super::codec::{Magic, PROLOGUE_BYTES, Reader, Writer, corrupt};
+use super::codec::{Magic, PROLOGUE_BYTES, Reader, Writer};
 use super::object::MAX_META_OBJECT_BYTES;
 use super::shard::{
     MAX_SHARD_BYTES, SHARD_BYTES, check_shards, decode_shard, encode_shard, encoded_shards_bytes,
 };
-use super::table_ref::NO_OFFSET;
+use super::table_ref::{NO_OFFSET, check_segment, same_segment};
 use super::{Encoded, FormatError, Shard, TableRef};
-use crate::limits::{MAX_PARTICIPANTS, MAX_SEGMENT_BYTES, MAX_SHARD_LIST_BYTES, MAX_SHARDS};
+use crate::limits::{MAX_SHARD_LIST_BYTES, MAX_SHARDS};
 
 const MAGIC: Magic = *b"STN SHRD";
 
@@ -47,12 +47,7 @@ pub struct ShardList {
 impl ShardList {
     /// Why a reader would refuse this list.
     pub fn check(&self) -> Result<(), String> {
-        if self.len_bytes > MAX_SEGMENT_BYTES {
-            return Err(format!("a segment of {} bytes", self.len_bytes));
-        }
-        if self.participant >= MAX_PARTICIPANTS {
-            return Err(format!("participant {}", self.participant));
-        }
+        check_segment(self.len_bytes, self.participant)?;
         let list_bytes = Self::encoded_bytes(&self.shards);
         if list_bytes > MAX_SHARD_LIST_BYTES {
             return Err(format!("{list_bytes} bytes of shards"));
@@ -95,11 +90,7 @@ impl ShardList {
     ) -> Result<ShardList, FormatError> {
         let mut reader = Reader::open_named(MAGIC, bytes, &reference.named(), pool)?;
         let (found, len_bytes, found_participant) = (reader.uuid()?, reader.u64()?, reader.u32()?);
-        if (found, found_participant) != (checkpoint, participant) {
-            return Err(corrupt(format!(
-                "of checkpoint {found}, participant {found_participant}, where {checkpoint}, {participant} is named"
-            )));
-        }
+        same_segment((found, found_participant), (checkpoint, participant))?;
         let count = reader.u32()?;
         let mut shards = Vec::with_capacity(reader.count(count.into(), SHARD_BYTES)?);
         for _ in 0..count {

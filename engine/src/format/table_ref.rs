@@ -13,11 +13,13 @@
 //! and copies are numbered from 0 in the order of the runs. All copies have the same bytes: their
 //! prologue has the offset 0, and the hash here distinguishes them from stale or foreign ones.
 
+use uuid::Uuid;
+
 use super::codec::{PROLOGUE_BYTES, Reader, Writer, corrupt};
 use super::object::MAX_META_OBJECT_BYTES;
 use super::table_run::TableRun;
 use super::{FormatError, Layout, MetaExtent, blocks_of};
-use crate::limits::{BLOCK_BYTES, MAX_DRIVE_BYTES};
+use crate::limits::{BLOCK_BYTES, MAX_DRIVE_BYTES, MAX_PARTICIPANTS, MAX_SEGMENT_BYTES};
 use crate::units::DriveIndex;
 
 /// The offset in the prologue of an object that lies in several places.
@@ -30,6 +32,31 @@ pub const MAX_TABLE_RUNS: usize = 16;
 
 const HEADER_BYTES: u64 = 32;
 const RUN_BYTES: u64 = 16;
+
+/// Whose a table or list is: its checkpoint and participant.
+pub(super) type Whose = (Uuid, u32);
+
+/// Refuses an object of another segment than the one that is named.
+pub(super) fn same_segment(found: Whose, named: Whose) -> Result<(), FormatError> {
+    if found == named {
+        return Ok(());
+    }
+    let ((found, found_participant), (checkpoint, participant)) = (found, named);
+    Err(corrupt(format!(
+        "of checkpoint {found}, participant {found_participant}, where {checkpoint}, {participant} is named"
+    )))
+}
+
+/// Why there is no segment of this length, of this participant.
+pub(super) fn check_segment(len_bytes: u64, participant: u32) -> Result<(), String> {
+    if len_bytes > MAX_SEGMENT_BYTES {
+        return Err(format!("a segment of {len_bytes} bytes"));
+    }
+    if participant >= MAX_PARTICIPANTS {
+        return Err(format!("participant {participant}"));
+    }
+    Ok(())
+}
 
 /// Where the copies of an object lie, and its hash.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What somebody else made over a drive of a pool: a file system, a partition table, a RAID.
+//! What another program made over a drive of a pool: a file system, a partition table, a RAID.
 //!
 //! A label's copies at the end of the drive outlive it. So a pool is written only while its drives
 //! hold nothing else, and while the kernel uses them for nothing else; it may always be read.
 //!
 //! Format makes the first 4 MiB and the last 3 MiB zero, apart from labels and roots. In the first
-//! MiB, and behind the last label, any other byte is somebody else's; elsewhere a known signature
+//! MiB, and behind the last label, any other byte is foreign; elsewhere a known signature
 //! is.
 
 use crate::address::DriveAddress;
 use crate::drives::{DriveCommand, Drives, flush_all, read_error, run_all};
 use crate::error::Error;
+use crate::format::layout::{BACK_BYTES, FRONT_BYTES, ROOT_STRIDE_BYTES};
 use crate::format::{Label, Layout};
 use crate::host::safety::signature::{Ends, PROBE_BYTES};
 use crate::host::safety::{self, Findings};
@@ -23,11 +24,6 @@ use crate::units::{DriveIndex, round_down};
 /// Starts of the structures that lie at the ends of a drive.
 const OWN_MAGICS: [&[u8]; 2] = [b"STNLABEL", b"STN ROOT"];
 const MIB: u64 = 1 << 20;
-/// The front label copies and the front root ring end here.
-const FRONT_BYTES: u64 = 4 * MIB;
-/// The back root ring and the back label copies start here, counted from the end.
-const BACK_BYTES: u64 = 3 * MIB;
-const ROOT_STRIDE_BYTES: u64 = MIB / ROOT_SLOTS;
 
 /// Refuses a drive that the kernel uses, or that has partitions, before it is opened for writing.
 ///
@@ -55,7 +51,7 @@ pub(super) fn refuse_in_use(address: &DriveAddress, options: &PoolOptions) -> Re
     Err(Error::Refused { address: address.to_string(), serial: String::new(), reason })
 }
 
-/// Looks for what somebody else made over the drives of a pool. For writing it refuses, or erases
+/// Looks for what another program made over the drives of a pool. For writing it refuses, or erases
 /// it if the options say so; for reading it gives a notice.
 ///
 /// # Errors
@@ -90,7 +86,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Takes out the notices that advise to repair what somebody else has overwritten.
+/// Takes out the notices that advise to repair what another program has overwritten.
 pub(super) fn leave_out_its_damage(notices: &mut Vec<Notice>) {
     let serial = |notice: &Notice| match notice {
         Notice::Foreign { serial, .. } => Some(serial.clone()),
@@ -150,8 +146,8 @@ fn others_bytes(
     Ok(ends)
 }
 
-/// Makes zero what somebody else wrote at the ends of a drive of the pool. Labels and roots that it
-/// hurt are mended by what opens the pool next.
+/// Makes zero what another program wrote at the ends of a drive of the pool. Labels and roots that
+/// it hurt are repaired by the next opening of the pool.
 fn erase(drives: &mut dyn Drives, index: usize, label: &Label) -> Result<(), Error> {
     let ends = others_bytes(drives, index, label.drive().capacity_bytes)?;
     let zeros = vec![0; BLOCK_BYTES as usize];

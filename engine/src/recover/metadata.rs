@@ -97,6 +97,12 @@ pub(crate) struct Subject {
     pub(crate) checkpoint: Option<String>,
 }
 
+impl Subject {
+    fn of(what: &'static str, entry: &CatalogueEntry) -> Subject {
+        Subject { what, checkpoint: Some(format!("{}@{}", entry.name, entry.step)) }
+    }
+}
+
 /// A sound object, and the bad copies that were read before it.
 pub(crate) struct Found<T> {
     /// The object and its stored bytes; `None` when no drive has a sound copy.
@@ -273,7 +279,7 @@ pub(crate) fn read_manifest(
 }
 
 pub(crate) fn manifest_subject(entry: &CatalogueEntry) -> Subject {
-    Subject { what: "manifest", checkpoint: Some(format!("{}@{}", entry.name, entry.step)) }
+    Subject::of("manifest", entry)
 }
 
 pub(crate) fn decode_manifest(
@@ -288,11 +294,11 @@ pub(crate) fn decode_manifest(
 }
 
 pub(crate) fn table_subject(entry: &CatalogueEntry) -> Subject {
-    Subject { what: "segment table", checkpoint: Some(format!("{}@{}", entry.name, entry.step)) }
+    Subject::of("segment table", entry)
 }
 
 pub(crate) fn list_subject(entry: &CatalogueEntry) -> Subject {
-    Subject { what: "shard list", checkpoint: Some(format!("{}@{}", entry.name, entry.step)) }
+    Subject::of("shard list", entry)
 }
 
 pub(crate) fn decode_table(
@@ -338,7 +344,12 @@ pub(crate) fn first_copy(
     reference: &TableRef,
     participant: u32,
 ) -> Option<CopyPlace> {
-    in_order(label, copies_of(label, reference), participant as usize).into_iter().next()
+    copies_to_read(label, reference, participant).into_iter().next()
+}
+
+/// The copies of a table or list on the drives that take part, in the order of reading.
+fn copies_to_read(label: &Label, reference: &TableRef, participant: u32) -> Vec<CopyPlace> {
+    in_order(label, copies_of(label, reference), participant as usize)
 }
 
 /// The segment table of one participant.
@@ -349,8 +360,8 @@ pub(crate) fn read_table(
     segment: &SegmentRef,
     participant: u32,
 ) -> Found<SegmentTable> {
-    let copies = in_order(label, copies_of(label, &segment.table), participant as usize);
     let decode = decode_table(label, entry, segment, participant);
+    let copies = copies_to_read(label, &segment.table, participant);
     read_first(drives, label, copies, &table_subject(entry), &decode)
 }
 
@@ -362,8 +373,8 @@ pub(crate) fn read_list(
     segment: &SegmentRef,
     participant: u32,
 ) -> Found<ShardList> {
-    let copies = in_order(label, copies_of(label, &segment.list), participant as usize);
     let decode = decode_list(label, entry, segment, participant);
+    let copies = copies_to_read(label, &segment.list, participant);
     read_first(drives, label, copies, &list_subject(entry), &decode)
 }
 

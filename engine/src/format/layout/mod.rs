@@ -65,6 +65,11 @@ pub(in crate::format) const CATALOGUE_ENTRY_BYTES: u64 = 104;
 const SLOT_BYTES_PER_CHECKPOINT: u64 = 256;
 const CATALOGUE_AT: u64 = ROOT_FRONT + ROOT_ZONE_BYTES;
 
+/// The front label copies and the front root ring end here.
+pub(crate) const FRONT_BYTES: u64 = CATALOGUE_AT;
+/// The back root ring and the back label copies start here, counted back from the end.
+pub(crate) const BACK_BYTES: u64 = ROOT_BACK;
+
 /// The metadata area of a new pool is this part of the smallest drive,
 const META_PART: u64 = 128;
 /// but of a small drive up to this and some bytes a chunk of the pool, for records of chunks,
