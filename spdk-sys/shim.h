@@ -340,7 +340,7 @@ int stn_spdk_reservation_register(struct stn_spdk_qpair *qpair, struct stn_spdk_
 int stn_spdk_reservation_acquire(struct stn_spdk_qpair *qpair, struct stn_spdk_namespace *namespace_,
                                  struct stn_spdk_request *request, uint64_t key, uint64_t other, uint32_t action);
 
-/* Gives the reservation up; registrations stay. `clear`: ends it, whoever holds it, and all registrations. */
+/* Gives the reservation up; registrations stay. `clear`: ends it, even another host's, and all registrations. */
 int stn_spdk_reservation_release(struct stn_spdk_qpair *qpair, struct stn_spdk_namespace *namespace_,
                                  struct stn_spdk_request *request, uint64_t key, bool clear);
 

@@ -67,7 +67,7 @@ pub enum Notice {
         /// Its owner.
         owner_after: String,
     },
-    /// Somebody else made something over a drive; the pool can be read only.
+    /// Another program made something over a drive; the pool can be read only.
     Foreign {
         /// The drive's address.
         address: String,
@@ -85,7 +85,7 @@ pub enum Notice {
         /// The network: "tcp", "rdma", "fc".
         fabric: String,
     },
-    /// What somebody else had made over a drive was erased.
+    /// What another program had made over a drive was erased.
     ForeignErased {
         /// The drive's address.
         address: String,
@@ -106,7 +106,7 @@ pub enum Notice {
 }
 
 impl Notice {
-    /// About a drive whose cache can lose writes without anybody being told.
+    /// About a drive whose cache can lose writes without any error.
     pub fn of_cache(info: &DriveInfo) -> Option<Notice> {
         let fabric = info.origin.fabric.clone()?;
         let is_volatile = info.volatile_cache != Some(false);

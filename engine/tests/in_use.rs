@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Saves, removals, restores, verifications with repair, and rot, all at once and at random
-//! instants: whatever they meet, nobody gets or writes another checkpoint's bytes.
+//! instants: whatever they meet, no one gets or writes another checkpoint's bytes.
 
 #![allow(clippy::unwrap_used)]
 

@@ -2,7 +2,7 @@
 """two hosts write one pool behind an NVMe-oF target; one is stopped or killed at a random instant
 
 With reservations nothing that was acknowledged is lost, by whichever host. Every second instant runs without them: then one
-acknowledged commit may be lost, and whoever lost it does not acknowledge another one; the next opening reports it.
+acknowledged commit may be lost, and its host does not acknowledge another one; the next opening reports it.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class Scenario(contextlib.ExitStack):
             host = hosts.Host(name, number, self.target)
             self.callback(host.stop)
             self.hosts.append(host)
-        # A pool for each: a drive that was reserved refuses whoever does not use reservations.
+        # A pool for each: a drive that was reserved refuses a host that does not use reservations.
         for reservations in ("on", "off"):
             self.stanchion(self.hosts[0], reservations, "format", "--yes", expect=0)
         self.typical_seconds = self.measure()

@@ -195,7 +195,7 @@ impl Subcommand for Format {
     }
 }
 
-/// About a drive that forgets what it was told to keep.
+/// About a drive that forgets what it was to keep.
 fn warn(survey: &Survey, address: &DriveAddress, output: Output) {
     if let DriveAddress::Path(path) = address
         && let Some(place) = volatile_place(path)

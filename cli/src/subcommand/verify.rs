@@ -96,7 +96,7 @@ struct Findings {
     /// Damage that the report counts and does not name.
     more_damages: u64,
     more_repaired: u64,
-    /// Drives on which somebody else made something, which is not ours to repair.
+    /// Drives on which another program made something, which is not ours to repair.
     foreign_count: usize,
     /// The newest generation is lost; the text says so.
     fell_back: Option<(u64, String)>,

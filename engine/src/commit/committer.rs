@@ -153,7 +153,7 @@ impl<S: Deref<Target: StateCell>> Committer<S> {
         failure.error
     }
 
-    /// Makes the next generation without a checkpoint. Nobody begins to read it meanwhile; a
+    /// Makes the next generation without a checkpoint. No one begins to read it meanwhile; a
     /// restore that has begun refuses the removal.
     pub(crate) fn remove(
         &mut self,

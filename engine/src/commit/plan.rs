@@ -69,7 +69,7 @@ pub(crate) struct Plan {
     pub(super) label: Label,
     /// The generation before, and the id of its root; `None` where the drives need not all have it.
     pub(super) before: Option<(Generation, [u8; 16])>,
-    /// Whether another owner may write the pool, too; nobody has a pool that is being made.
+    /// Whether another owner may write the pool, too; no one has a pool that is being made.
     pub(super) is_watched: bool,
     /// How the state changes once the plan is carried out. Its root is that of the generation.
     pub(crate) change: Change,

@@ -18,7 +18,7 @@ use crate::error::IoError;
 /// How to take a reservation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Acquire {
-    /// If nobody holds it.
+    /// If no one holds it.
     Free,
     /// From who is registered under this key, whose registration ends. Its commands in flight may
     /// still be carried out.
@@ -47,7 +47,7 @@ pub trait Reservations {
     /// Those of the drive.
     fn release(&mut self, key: u64) -> Result<(), IoError>;
 
-    /// Ends the reservation, whoever holds it, and every registration, also our own.
+    /// Ends the reservation, even another host's, and every registration, also our own.
     ///
     /// # Errors
     /// Those of the drive.
@@ -147,7 +147,7 @@ pub const CLOSED_KEY: u64 = u64::from_be_bytes(*b"STN DONE");
 pub enum Taken {
     /// It has no reservations.
     Without,
-    /// Nobody had it.
+    /// No one had it.
     Free,
     /// The last owner had closed it, and left it reserved: see [`CLOSED_KEY`].
     Closed,
@@ -187,14 +187,14 @@ pub fn take(
         Ok(Taken::Without) => drive.note_keys(&[]),
         Ok(_) => {
             for other in ended {
-                // It may have ended between its registration and its reservation. Usually nobody
+                // It may have ended between its registration and its reservation. Usually no one
                 // has that key, which some drives call a conflict.
                 let _ = drive.acquire(key, Acquire::Preempt(other));
             }
             drive.note_keys(&[key]);
         }
         Err(_) => {
-            // The error is the reason; a registration that stays keeps nobody out.
+            // The error is the reason; a registration that stays keeps no one out.
             let _ = drive.release(key);
             drive.note_keys(&ended);
         }
@@ -240,7 +240,7 @@ fn acquire(
             return Ok(Taken::Preempted { aborted });
         }
     }
-    // Whoever it is. Between the two steps another one may take it: then it has it.
+    // Any holder. Between the two steps another one may take it: then it has it.
     drive.clear(key)?;
     drive.register(key)?;
     drive.acquire(key, Acquire::Free)?;
@@ -259,7 +259,7 @@ fn preempt(drive: &mut dyn Reservations, key: u64, other: u64) -> Result<Option<
         result = drive.acquire(key, Acquire::Preempt(other));
     }
     match result {
-        // Some drives report success when nobody has that key.
+        // Some drives report success when no one has that key.
         Ok(()) => match drive.acquire(key, Acquire::Free) {
             Ok(()) => Ok(Some(aborted)),
             Err(error) if is_conflict(error) => Ok(None),

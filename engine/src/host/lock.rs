@@ -4,7 +4,7 @@
 //!
 //! - The kernel releases a lock when its holder ends, however it ends. The file's text names the
 //!   holder, for messages.
-//! - They lie in a folder that only its owner can write: nobody else can put a link there, or hold
+//! - They lie in a folder that only its owner can write: no one else can put a link there, or hold
 //!   a lock. Root and each other user have one; a drive that both can open is locked itself.
 //! - An owner removes the file when it closes, while it holds the lock. Another process may have
 //!   opened the file before and lock it afterwards, when a new file has its name. So a lock counts
@@ -217,7 +217,7 @@ fn keys_in(text: &str) -> Vec<u64> {
     text.lines().filter_map(|line| key(line.strip_prefix(KEY)?)).take(MAX_KEYS).collect()
 }
 
-/// Removes files that nobody holds: owners that were killed left them.
+/// Removes files that no one holds: owners that were killed left them.
 fn remove_remains(folder: &Path, but: &str) {
     for name in super::sysfs::names(folder) {
         if !is_lock_file(&name) || name == but {

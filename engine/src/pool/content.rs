@@ -160,7 +160,7 @@ fn without_label(drives: &mut dyn Drives, index: usize) -> Result<Content, Error
 }
 
 /// Whether a pool with checkpoints has lost all its labels on this drive: one that was cut at the
-/// front, and has grown, so that nobody knows where its end was.
+/// front, and has grown, so that no one knows where its end was.
 fn pool_without_label(drives: &mut dyn Drives, index: usize) -> Result<Option<String>, Error> {
     let Some(root) = newest_root(drives, index)? else { return Ok(None) };
     let pool = root.pool;

@@ -117,7 +117,7 @@ fn recover_beside(
             Err(error) => error.kind() == ErrorKind::Damaged,
         };
         if is_doubtful && attempt < ATTEMPTS {
-            // Real damage stays while nobody writes.
+            // Real damage stays while no one writes.
             let now = Some(rings(drives, &label)?);
             if now != before {
                 before = now;

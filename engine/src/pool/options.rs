@@ -28,7 +28,7 @@ pub struct PoolOptions {
     /// Opens the generation before the newest one where the newest one cannot be read. Opened for
     /// writing, the pool continues from there: what was committed or removed later is lost.
     pub fall_back: bool,
-    /// Opens for writing although somebody else made something over a drive (a file system, a
+    /// Opens for writing although another program made something over a drive (a file system, a
     /// partition table), and erases that first.
     pub erase_foreign: bool,
     /// Opens for writing although another host or process owns the drives: takes them from it, and

@@ -117,7 +117,7 @@ impl Segment {
         Segment { purpose: Purpose::Restore, participant, len_bytes, chunk_bytes, chunks }
     }
 
-    /// The same, and chunks may be written again: whoever does has checked the bytes, and holds the
+    /// The same, and chunks may be written again: the writer has checked the bytes, and holds the
     /// checkpoint that they belong to.
     pub(crate) fn for_repair(self) -> Segment {
         Segment { purpose: Purpose::Repair, ..self }

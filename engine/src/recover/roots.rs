@@ -274,7 +274,7 @@ impl Roots {
     }
 
     /// A newer root that was acknowledged is in both rings of every member. So one place in its
-    /// slot that was read and does not hold it shows that there is none, or that nobody was told of
+    /// slot that was read and does not hold it shows that there is none, or that no caller heard of
     /// it.
     fn find_hidden(&self, label: &Label, places: &[Place]) -> Option<Damage> {
         let newest = self.newest()?;

@@ -5,7 +5,7 @@
 //!   stays reserved until the last hold ends, also when the checkpoint was removed long before. So
 //!   no one else's bytes are ever read in its place, and a repair never writes over them.
 //! - A removal begins only while no restore holds the checkpoint. From then until the removal has
-//!   ended nobody can begin to hold it: who wants to waits, and then finds it or does not.
+//!   ended no one can begin to hold it: who wants to waits, and then finds it or does not.
 //! - An inspection refuses no removal. It learns that its checkpoint is gone
 //!   ([`crate::state::State::is_current`]), and ends its hold soon.
 //! - All of it lies under the state's lock, as what it protects does. Nothing of it is on a drive:

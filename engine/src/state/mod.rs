@@ -2,7 +2,7 @@
 //! The state of an open pool: what is committed, what is being written, what is free. Pure.
 //!
 //! - Free space is derived: a data slot or metadata unit is used if and only if a checkpoint of
-//!   one of the two newest generations, an open checkpoint, or one that somebody still reads names
+//!   one of the two newest generations, an open checkpoint, or one that is still read names
 //!   it. Nothing else is stored, so nothing can leak or be freed twice; debug builds derive it
 //!   again at each commit and compare.
 //! - So the space that generation `g` removes is reusable once `g + 1` is committed, and not

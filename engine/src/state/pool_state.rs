@@ -71,7 +71,7 @@ impl State {
         newest_seen: Generation,
         committed: Vec<Committed>,
     ) -> State {
-        // Nothing is allocated on a drive that is absent, and nobody has seen its capacity: a
+        // Nothing is allocated on a drive that is absent, and no one has seen its capacity: a
         // forged label must not ask for memory with it.
         let slots = |drive: &DriveEntry| match drive.state {
             DriveState::Absent => 0,
@@ -203,7 +203,7 @@ impl State {
             self.open.remove(number);
         }
         // The generation before the previous one is not needed any more: what only it named is
-        // free, unless somebody still reads it. What is added was reserved while it was open, and
+        // free, unless it is still read. What is added was reserved while it was open, and
         // stays reserved.
         let mut freed = std::mem::take(&mut self.retired);
         self.retired.extend(removed.and_then(|name| self.current.remove(&name)));

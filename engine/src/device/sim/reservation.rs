@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who may write to a simulated drive.
 //!
-//! A power cut keeps them, as a drive does that was told to.
+//! A power cut keeps them, as a drive does that was asked to.
 
 use crate::error::IoError;
 

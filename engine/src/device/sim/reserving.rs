@@ -15,7 +15,7 @@ const INVALID_FIELD: IoError = IoError::Nvme { sct: 0, sc: 0x02, dnr: true };
 const OUTSIDE: Host = [0xFF; 16];
 
 impl SimDrive {
-    /// Another host registers under this key and takes the reservation from whoever has it.
+    /// Another host registers under this key and takes the reservation from its holder.
     pub fn reserve_from_outside(&self, key: u64) {
         let state = &mut self.lock().reservations;
         if let Some(holder) = state.holder {

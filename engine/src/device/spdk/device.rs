@@ -172,8 +172,8 @@ fn open_device(
     })
 }
 
-/// A writer's lock. A reader over a fabric takes none. Over PCIe it takes the same one: whoever
-/// opens a drive there resets it, so it has one user at a time.
+/// A writer's lock. A reader over a fabric takes none. Over PCIe it takes the same one:
+/// opening a drive there resets it, so it has one user at a time.
 fn take_lock(
     transport_id: &str,
     address: &str,

@@ -53,7 +53,7 @@ pub(super) fn has_reservations(
     about.has_reservations && namespace.reservations & WRITE_EXCLUSIVE_REGISTRANTS_ONLY != 0
 }
 
-/// Whether reservations outlive a power loss of the drive, or of its target, if it is told to keep
+/// Whether reservations outlive a power loss of the drive, or of its target, if it is asked to keep
 /// them.
 pub(super) fn keeps_reservations(namespace: &stn_spdk_namespace_info) -> bool {
     namespace.reservations & 1 != 0

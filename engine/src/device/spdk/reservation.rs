@@ -69,7 +69,7 @@ impl SpdkDevice {
             request: stn_spdk_request::default(),
             ended: Cell::new(None),
         }));
-        // SAFETY: just made, and nobody else knows it; it is freed once below, when no callback can
+        // SAFETY: just made, and no one else knows it; it is freed once below, when no callback can
         // come any more, and only its cell is touched by the callback.
         let (request, cell) = unsafe {
             (*waiting).request.complete = Some(ended);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A checkpoint that somebody reads, verifies or repairs: see [`crate::state`] on what is in use.
+//! A checkpoint that is read, verified or repaired: see [`crate::state`] on what is in use.
 
 use std::sync::Arc;
 

@@ -114,7 +114,7 @@ fn an_open_that_fails_leaves_no_hold() {
     pool.remove(&name(1)).unwrap();
 }
 
-/// The last one of these is what a reader needs: while it holds, nobody else's bytes come into its
+/// The last one of these is what a reader needs: while it holds, no one else's bytes come into its
 /// slots, however much the others need them.
 #[test]
 fn the_slots_of_what_is_held_are_given_to_nobody() {

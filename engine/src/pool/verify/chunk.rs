@@ -33,7 +33,7 @@ pub(super) enum Step {
 /// What became of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// It is sound, or nobody needed to know.
+    /// It is sound, or no one needed to know.
     Fine,
     Mended,
     /// It is bad or missing.

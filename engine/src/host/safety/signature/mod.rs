@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names what somebody else left on a drive, by the bytes at both of its ends.
+//! Names what another program left on a drive, by the bytes at both of its ends.
 //!
 //! Only magic numbers at known places are compared (`table`); nothing is parsed. They are sought
 //! from the start of the drive, and from 1 MiB: there the first partition starts, whose contents

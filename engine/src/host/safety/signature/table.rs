@@ -210,7 +210,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     of(SUSPEND, Start(0x1000 - 10), b"LINHIB0001"),
     of(SUSPEND, Start(0x1_0000 - 10), b"S1SUSPEND"),
     of(SUSPEND, Start(0x1_0000 - 10), b"LINHIB0001"),
-    // Files that somebody wrote to the device.
+    // Files that were written to the device.
     of("zip archive (or a PyTorch checkpoint)", Start(0), b"PK\x03\x04"),
     of("tar archive", Start(257), b"ustar"),
     // Two bytes only.

@@ -93,7 +93,7 @@ fn what_is_not_in_the_table() {
     assert_eq!(from_end(8192, b"\xfc\x4e\x2b\xa9"), "md RAID member");
     let partition = [(446 + 4, &b"\x83"[..]), (510, b"\x55\xaa")];
     assert_eq!(ends_with(&partition).content().as_deref(), Some("MBR partition table"));
-    // In the middle, what nobody knows is not data.
+    // In the middle, what no one knows is not data.
     assert_eq!(ends_with(&[(PROBE_BYTES, b"\x01")]).content(), None);
     assert!(content((1 << 20) + 1024, &ext(4, 0x42)).starts_with("ext4 file system from 1 MiB on"));
 }
