@@ -7,7 +7,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
@@ -28,14 +28,24 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").unwrap().uid() == 0
 }
 
-/// A reader of another user, if there can be one. The arguments name no drive.
+/// A reader of another user, if there can be one. The arguments name no drive. The folders above
+/// the drives and the command may be closed to others, so a mount namespace shows both elsewhere.
 fn read_as_another(place: &Place, arguments: &[&str]) -> Outcome {
-    let mut command = place.bare(arguments);
-    command.args(common::page_options(arguments));
-    command.args(place.drives.iter().flat_map(|drive| ["--drive", drive.as_str()]));
-    if is_root() {
-        command.uid(NOBODY).gid(NOBODY);
+    let mut inner = place.bare(arguments);
+    inner.args(common::page_options(arguments));
+    inner.args(place.drives.iter().flat_map(|drive| ["--drive", drive.as_str()]));
+    if !is_root() {
+        return Outcome::new(inner.output().unwrap());
     }
+    let script = format!(
+        "mount -t tmpfs tmpfs /mnt && mkdir /mnt/place /mnt/bin && \
+         mount --bind \"$1\" /mnt/place && mount --bind \"${{2%/*}}\" /mnt/bin && \
+         cd /mnt/place && name=${{2##*/}} && shift 2 && \
+         exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups /mnt/bin/\"$name\" \"$@\""
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script, "-"]).arg(place.directory());
+    command.arg(inner.get_program()).args(inner.get_args()).env_remove("STANCHION_DRIVES");
     Outcome::new(command.output().unwrap())
 }
 
@@ -123,7 +133,7 @@ fn readers_need_no_folder_of_lock_files() {
     let script = "mount -t tmpfs -o ro tmpfs /run && exec \"$@\"";
     let in_read_only_run = |arguments: &[&str]| {
         let inner = place.bare(arguments);
-        let mut command = std::process::Command::new("unshare");
+        let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script, "-"]).arg(inner.get_program());
         command.args(inner.get_args()).args(common::page_options(arguments));
         command.args(["--drive", "a.img"]).current_dir(place.directory());

@@ -46,7 +46,7 @@ pub use layout::{Layout, Zone};
 pub use manifest::{Manifest, SegmentRef};
 pub use object::{Encoded, MetaExtent, blocks_of};
 pub use owner::{Owner, OwnerProcess};
-pub use root::{ROOT_MAGIC, Root};
+pub use root::Root;
 pub use segment::{ChunkRecord, SegmentTable};
 pub use shard::Shard;
 pub use shard_list::ShardList;

@@ -23,8 +23,6 @@ use super::{FormatError, Layout, MetaExtent, Owner, hash128};
 use crate::limits::{BLOCK_BYTES, MAX_NUMBER, ROOT_SLOTS};
 use crate::units::Generation;
 
-/// The magic of every root.
-pub const ROOT_MAGIC: [u8; 8] = MAGIC;
 const MAGIC: Magic = *b"STN ROOT";
 
 /// The root of one generation.

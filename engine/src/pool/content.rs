@@ -9,15 +9,14 @@
 use uuid::Uuid;
 
 use crate::device::DriveInfo;
-use crate::drives::{DriveCommand, Drives, run_all};
+use crate::drives::Drives;
 use crate::error::Error;
-use crate::format::{Catalogue, Root};
 use crate::host::safety::Findings;
 use crate::limits::BLOCK_BYTES;
 use crate::pool::foreign::{beside_label, own_blocks, read_ends};
 use crate::recover::labels::read_labels;
 use crate::recover::one_drive;
-use crate::units::DriveIndex;
+use crate::recover::unlabelled::leftover;
 
 /// What a drive holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,8 +144,10 @@ fn has_label_block(drives: &mut dyn Drives, index: usize) -> Result<bool, Error>
 fn without_label(drives: &mut dyn Drives, index: usize) -> Result<Content, Error> {
     let (mut ends, lost_count) = read_ends(drives, index)?;
     let capacity_bytes = drives.info()[index].capacity_bytes;
-    if let Some(left) = pool_without_label(drives, index)? {
-        return Ok(Content::Foreign(left));
+    if let Some(left) = leftover(drives, index)? {
+        let count = left.checkpoints.map_or_else(|| "unreadable".to_owned(), |n| n.to_string());
+        let what = format!("pool {}, whose labels are gone (its checkpoints: {count})", left.pool);
+        return Ok(Content::Foreign(what));
     }
     // A pool without checkpoints, or one that was never finished.
     for block in own_blocks(&ends, capacity_bytes) {
@@ -157,58 +158,4 @@ fn without_label(drives: &mut dyn Drives, index: usize) -> Result<Content, Error
         (lost_count > 0).then_some(blocks)
     };
     Ok(ends.content().or_else(unread).map_or(Content::Blank, Content::Foreign))
-}
-
-/// Whether a pool with checkpoints has lost all its labels on this drive: one that was cut at the
-/// front, and has grown, so that no one knows where its end was.
-fn pool_without_label(drives: &mut dyn Drives, index: usize) -> Result<Option<String>, Error> {
-    let Some(root) = newest_root(drives, index)? else { return Ok(None) };
-    let pool = root.pool;
-    let count = match read_catalogue(drives, index, &root) {
-        Some(catalogue) if catalogue.entries.is_empty() => return Ok(None),
-        Some(catalogue) => catalogue.entries.len().to_string(),
-        None => "unreadable".to_owned(),
-    };
-    Ok(Some(format!("pool {pool}, whose labels are gone (its checkpoints: {count})")))
-}
-
-/// The newest sound root on a drive, of whichever pool.
-fn newest_root(drives: &mut dyn Drives, index: usize) -> Result<Option<Root>, Error> {
-    /// In every structure: the pool. In a root: the drive.
-    const POOL_AND_DRIVE: std::ops::Range<usize> = 48..80;
-    let (ends, _) = read_ends(drives, index)?;
-    let capacity_bytes = drives.info()[index].capacity_bytes;
-    let root = |offset: u64| {
-        let block = ends.at(offset, BLOCK_BYTES as usize)?;
-        let (pool, drive) = block[POOL_AND_DRIVE].split_at(16);
-        let uuid = |bytes: &[u8]| Uuid::from_slice(bytes).ok();
-        Root::decode(block, uuid(pool)?, uuid(drive)?, offset).ok()
-    };
-    let blocks = own_blocks(&ends, capacity_bytes);
-    Ok(blocks.into_iter().filter_map(root).max_by_key(|root| root.generation))
-}
-
-/// The catalogue that a root names, without a label that says where it may lie.
-fn read_catalogue(drives: &mut dyn Drives, index: usize, root: &Root) -> Option<Catalogue> {
-    /// More than the largest has.
-    const MAX_BYTES: u64 = 64 << 20;
-    let extent = &root.catalogue;
-    let end = extent.offset_bytes.checked_add(extent.stored_bytes())?;
-    if extent.len_bytes > MAX_BYTES || end > drives.info()[index].capacity_bytes {
-        return None;
-    }
-    let bytes = read_bytes(drives, index, extent.offset_bytes, extent.stored_bytes()).ok()?;
-    Catalogue::decode(&bytes, extent, root.pool).ok()
-}
-
-fn read_bytes(
-    drives: &mut dyn Drives,
-    index: usize,
-    offset_bytes: u64,
-    len_bytes: u64,
-) -> Result<Vec<u8>, Error> {
-    let mut bytes = vec![0; len_bytes as usize];
-    let drive = DriveIndex(index as u16);
-    run_all(drives, &mut [DriveCommand::Read { drive, offset_bytes, into: &mut bytes }])?;
-    Ok(bytes)
 }

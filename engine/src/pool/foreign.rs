@@ -11,11 +11,11 @@
 use crate::address::DriveAddress;
 use crate::drives::{DriveCommand, Drives, flush_all, read_error, run_all};
 use crate::error::Error;
-use crate::format::layout::{BACK_BYTES, FRONT_BYTES, ROOT_STRIDE_BYTES};
+use crate::format::layout::{BACK_BYTES, FRONT_BYTES, MIN_DRIVE_BYTES};
 use crate::format::{Label, Layout};
 use crate::host::safety::signature::{Ends, PROBE_BYTES};
 use crate::host::safety::{self, Findings};
-use crate::limits::{BLOCK_BYTES, ROOT_SLOTS};
+use crate::limits::BLOCK_BYTES;
 use crate::notice::Notice;
 use crate::pool::options::{PoolMode, PoolOptions};
 use crate::recover::opening::Identified;
@@ -165,12 +165,9 @@ fn erase(drives: &mut dyn Drives, index: usize, label: &Label) -> Result<(), Err
 /// Where labels and roots lie on a drive of this capacity.
 pub(super) fn own_blocks(ends: &Ends, capacity_bytes: u64) -> Vec<u64> {
     let mut places = Layout::front_label_offsets().to_vec();
-    let slots = |ring: u64| (0..ROOT_SLOTS).map(move |slot| ring + slot * ROOT_STRIDE_BYTES);
-    places.extend(slots(FRONT_BYTES - MIB));
-    let end = round_down(capacity_bytes, MIB);
-    if end >= FRONT_BYTES + BACK_BYTES {
-        places.extend([end - 2 * MIB, end - MIB]);
-        places.extend(slots(end - BACK_BYTES));
+    if capacity_bytes >= MIN_DRIVE_BYTES {
+        places = Layout::label_offsets(capacity_bytes).to_vec();
+        places.extend(Layout::root_offsets_by_size(capacity_bytes));
     }
     places.retain(|place| {
         let start = ends.at(*place, OWN_MAGICS[0].len());

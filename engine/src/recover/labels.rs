@@ -12,10 +12,11 @@ use crate::drive_info::DriveInfo;
 use crate::drives::{DriveCommand, Drives, read_error};
 use crate::error::{Damage, Error, IoError};
 use crate::format::layout::MIN_DRIVE_BYTES;
-use crate::format::{FormatError, Label, Layout, ROOT_MAGIC};
-use crate::limits::{BLOCK_BYTES, ROOT_SLOTS};
+use crate::format::{FormatError, Label, Layout};
+use crate::limits::BLOCK_BYTES;
 use crate::notice::Notice;
-use crate::units::{DriveIndex, Generation};
+use crate::recover::unlabelled::leftover;
+use crate::units::DriveIndex;
 
 /// The labels that were read from one drive.
 #[derive(Clone, Debug)]
@@ -241,39 +242,17 @@ fn no_label(drives: &mut dyn Drives, index: usize, copies: &[Copy]) -> Error {
     if let Some((offset, detail)) = corrupt {
         return label_damage(&serial, offset, detail).into();
     }
-    match has_roots(drives, drive) {
-        Ok(false) => Error::NotFormatted { address, serial },
-        Ok(true) => {
-            let detail =
-                "no copy of the label is there, but the drive holds roots of a pool: name \
-                          the pool's other drives, too; do not format it"
-                    .to_owned();
+    match leftover(drives, index) {
+        Ok(None) => Error::NotFormatted { address, serial },
+        Ok(Some(left)) => {
+            let detail = format!(
+                "no copy of the label is there, but the drive holds roots of pool {}: name the \
+                 pool's other drives, too; do not format it",
+                left.pool
+            );
             label_damage(&serial, Layout::front_label_offsets()[0], detail).into()
         }
-        Err((offset, error)) => read_error(drives, drive, offset, error),
-    }
-}
-
-/// Whether the front ring, whose place does not depend on the drive's size, has roots of any pool.
-fn has_roots(drives: &mut dyn Drives, drive: DriveIndex) -> Result<bool, (u64, IoError)> {
-    let capacity_bytes = drives.info()[drive.as_usize()].capacity_bytes;
-    if capacity_bytes < MIN_DRIVE_BYTES {
-        return Ok(false);
-    }
-    let offsets: Vec<u64> =
-        (0..ROOT_SLOTS).map(|slot| Layout::front_root_offset(Generation(slot))).collect();
-    let mut blocks = vec![vec![0; BLOCK_BYTES as usize]; offsets.len()];
-    let mut batch: Vec<_> = blocks
-        .iter_mut()
-        .zip(&offsets)
-        .map(|(into, offset)| DriveCommand::Read { drive, offset_bytes: *offset, into })
-        .collect();
-    let statuses = drives.run(&mut batch);
-    drop(batch);
-    let failed = offsets.iter().zip(statuses).find_map(|(at, s)| s.err().map(|e| (*at, e)));
-    match failed {
-        Some(failed) => Err(failed),
-        None => Ok(blocks.iter().any(|block| block.starts_with(&ROOT_MAGIC))),
+        Err(error) => error,
     }
 }
 

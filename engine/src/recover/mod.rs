@@ -24,3 +24,4 @@ pub(crate) mod newest;
 pub(crate) mod one_drive;
 pub(crate) mod opening;
 pub(crate) mod roots;
+pub(crate) mod unlabelled;

@@ -228,9 +228,15 @@ impl Layout {
         (offset, ROOT_ZONE_BYTES)
     }
 
-    /// Where the front copy of the root of a generation lies on every drive of every pool.
-    pub fn front_root_offset(generation: Generation) -> u64 {
-        ROOT_FRONT + generation.0 % ROOT_SLOTS * ROOT_STRIDE_BYTES
+    /// Where roots may lie on a drive without a label: the front ring, and the back ring of a pool
+    /// that was made when the drive had this size.
+    pub(crate) fn root_offsets_by_size(capacity_bytes: u64) -> Vec<u64> {
+        if capacity_bytes < MIN_DRIVE_BYTES {
+            return Vec::new();
+        }
+        let rings = [ROOT_FRONT, end_of(capacity_bytes) - ROOT_BACK];
+        let slots = |ring| (0..ROOT_SLOTS).map(move |slot| ring + slot * ROOT_STRIDE_BYTES);
+        rings.into_iter().flat_map(slots).collect()
     }
 
     /// Where the root of a generation lies.
