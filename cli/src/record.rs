@@ -64,6 +64,7 @@ impl From<&Notice> for Message {
             Notice::VolatileOverFabric { serial, .. } => ("volatile_over_fabric", Some(serial)),
             Notice::ForeignErased { serial, .. } => ("foreign_erased", Some(serial)),
             Notice::RolledForward(_) => ("rolled_forward", None),
+            Notice::Unfinished(_) => ("commit_unfinished", None),
             Notice::TakenOver { serial, .. } => ("taken_over", Some(serial)),
         };
         let text = plain(&notice.to_string());

@@ -214,9 +214,12 @@ fn the_second_of_two_commands_names_the_first() {
     place.sparse_file("big.bin", 400 * MIB);
     let busy = place.start(&["save", "big@1", "big.bin"]);
     wait_for_io(&busy, "rchar", 8 * MIB);
+    // It must not end before the others have looked.
+    common::signal(&busy, "STOP");
     place.run(&["rm", "--yes", "big@1"]).fails(11, &[&format!("(pid {})", busy.id())]);
     assert_eq!(place.checkpoints(), 0, "readers are not kept out");
     common::signal(&busy, "INT");
+    common::signal(&busy, "CONT");
     assert_eq!(place.finish(busy).code, 130);
 }
 

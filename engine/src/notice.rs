@@ -103,6 +103,9 @@ pub enum Notice {
     },
     /// A commit had reached only some drives when the pool was last used; all have it now.
     RolledForward(Generation),
+    /// The newest commit has reached only some drives: it is in progress, or was interrupted. A
+    /// reader changes nothing.
+    Unfinished(Generation),
 }
 
 impl Notice {
@@ -205,6 +208,11 @@ impl fmt::Display for Notice {
                     "generation {generation} was on some drives only; it is on all drives now"
                 )
             }
+            Notice::Unfinished(generation) => write!(
+                f,
+                "generation {generation} is not on every drive yet: its commit is in progress, or \
+                 was interrupted; the next command that writes to the pool completes it"
+            ),
         }
     }
 }

@@ -44,7 +44,13 @@ impl Seen {
         if outcome.code == 10 {
             return Seen::NoPool;
         }
+        let is_unfinished = outcome.stderr.contains("not formatted");
         let pool = outcome.ok(rig).json()["pool"].take();
+        // Reading goes on without a drive that a killed format did not reach.
+        if is_unfinished {
+            assert_eq!(pool["checkpoint_count"], 0, "{}: {pool}", rig.context);
+            return Seen::NoPool;
+        }
         Seen::Pool {
             pool: pool["uuid"].as_str().unwrap().to_owned(),
             generation: pool["generation"].as_u64().unwrap(),

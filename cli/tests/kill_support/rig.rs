@@ -54,7 +54,7 @@ pub enum Ended {
 pub struct Outcome {
     pub code: i32,
     stdout: String,
-    stderr: String,
+    pub stderr: String,
 }
 
 impl Outcome {

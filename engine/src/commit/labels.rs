@@ -2,8 +2,8 @@
 //! What is written around the generations: a new pool, a changed label, a drive that is admitted.
 //!
 //! A label is written last, and durably: everything that it says must hold before. A drive loses
-//! its old labels first, so that a crash in the middle leaves it without a label, which counts as
-//! blank.
+//! its old labels first: tombstones take their places, so that a crash in the middle leaves a drive
+//! that counts as blank, whatever roots are left on it.
 
 use std::ops::Range;
 
@@ -12,11 +12,11 @@ use super::plan::Plan;
 use crate::drives::{DriveCommand, Drives, flush_all, run_all};
 use crate::error::{Damage, Error};
 use crate::format::layout::{BACK_BYTES, FRONT_BYTES};
-use crate::format::{Label, Layout};
+use crate::format::{Label, Layout, encode_tombstone};
 use crate::limits::BLOCK_BYTES;
 use crate::units::{DriveIndex, round_down};
 
-/// Zeros are written in pieces of this size.
+/// Zeros are written in pieces of this size: each label is at the start of one.
 const ERASED_BYTES: u64 = 1 << 20;
 
 /// Writes everything that makes the drives a pool: erases old labels, makes the first generation
@@ -65,26 +65,27 @@ fn write_labels_to(
 
 /// Removes old labels first, then everything else that a reader could take for a label, ours or
 /// another system's. The label may give a drive less room than it has: what another pool left at
-/// its real end is removed, too.
+/// its real end is removed, too. The tombstones at the front stay until the new label.
 fn erase(drives: &mut dyn Drives, label: &Label, which: &[DriveIndex]) -> Result<(), Error> {
-    let zeros = vec![0; ERASED_BYTES as usize];
-    let block = &zeros[..BLOCK_BYTES as usize];
     for &drive in which {
         let ends = ends_of(drives, label, drive);
         for offset_bytes in ends.iter().flat_map(|end| Layout::label_offsets(*end)) {
-            write_durable(drives, drive, offset_bytes, block)?;
+            let tombstone = encode_tombstone(label.pool, offset_bytes);
+            write_durable(drives, drive, offset_bytes, &tombstone)?;
         }
     }
+    let zeros = vec![0; ERASED_BYTES as usize];
     let mut batch = Vec::new();
     for &drive in which {
         let formatted_bytes = label.drives[drive.as_usize()].capacity_bytes;
         for range in ends(drives.info()[drive.as_usize()].capacity_bytes, formatted_bytes) {
             let starts = range.clone().step_by(zeros.len());
-            batch.extend(starts.map(|offset_bytes| DriveCommand::Write {
-                drive,
-                offset_bytes,
-                data: &zeros[..ERASED_BYTES.min(range.end - offset_bytes) as usize],
-                durable: false,
+            batch.extend(starts.map(|start| {
+                let is_tombstone = Layout::front_label_offsets().contains(&start);
+                let offset_bytes = if is_tombstone { start + BLOCK_BYTES } else { start };
+                let end = range.end.min(start + ERASED_BYTES);
+                let data = &zeros[..(end - offset_bytes) as usize];
+                DriveCommand::Write { drive, offset_bytes, data, durable: false }
             }));
         }
     }

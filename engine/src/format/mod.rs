@@ -33,6 +33,7 @@ mod table_ref;
 mod table_run;
 #[cfg(test)]
 pub(crate) mod testing;
+mod tombstone;
 mod version;
 
 pub use attributes::{AttributeType, Attributes};
@@ -52,4 +53,5 @@ pub use shard::Shard;
 pub use shard_list::ShardList;
 pub use table_ref::{MAX_TABLE_RUNS, TableRef};
 pub use table_run::TableRun;
+pub(crate) use tombstone::{TOMBSTONE_MAGIC, encode_tombstone, is_tombstone};
 pub use version::{MAJOR, MINOR};

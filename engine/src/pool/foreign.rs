@@ -12,7 +12,7 @@ use crate::address::DriveAddress;
 use crate::drives::{DriveCommand, Drives, flush_all, read_error, run_all};
 use crate::error::Error;
 use crate::format::layout::{BACK_BYTES, FRONT_BYTES, MIN_DRIVE_BYTES};
-use crate::format::{Label, Layout};
+use crate::format::{Label, Layout, TOMBSTONE_MAGIC};
 use crate::host::safety::signature::{Ends, PROBE_BYTES};
 use crate::host::safety::{self, Findings};
 use crate::limits::BLOCK_BYTES;
@@ -22,7 +22,7 @@ use crate::recover::opening::Identified;
 use crate::units::{DriveIndex, round_down};
 
 /// Starts of the structures that lie at the ends of a drive.
-const OWN_MAGICS: [&[u8]; 2] = [b"STNLABEL", b"STN ROOT"];
+const OWN_MAGICS: [&[u8]; 3] = [b"STNLABEL", b"STN ROOT", &TOMBSTONE_MAGIC];
 const MIB: u64 = 1 << 20;
 
 /// Refuses a drive that the kernel uses, or that has partitions, before it is opened for writing.

@@ -256,7 +256,11 @@ fn report_newest(newest: &Newest, roots: &Roots, writable: bool, notices: &mut V
         let damage = copy.damage.clone();
         notices.push(if writable { Notice::Repaired(damage) } else { Notice::DamagedCopy(damage) });
     }
-    if writable && roots.bad.is_empty() && !roots.incomplete.is_empty() {
-        notices.push(Notice::RolledForward(newest.newest_seen));
+    let mut incomplete = roots.incomplete.iter().filter(|drive| !roots.stale.contains(drive));
+    if roots.bad.is_empty() && incomplete.next().is_some() {
+        notices.push(match writable {
+            true => Notice::RolledForward(newest.newest_seen),
+            false => Notice::Unfinished(newest.newest_seen),
+        });
     }
 }

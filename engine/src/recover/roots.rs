@@ -104,23 +104,26 @@ fn slot_of(generation: Generation) -> u64 {
 /// Reads both root rings of every drive that takes part, all drives at once. Reads only the blocks
 /// that hold roots.
 pub(crate) fn read_roots(drives: &mut dyn Drives, label: &Label) -> Result<Roots, Error> {
-    read_and_compare(drives, label, None)
+    read_and_compare(drives, label, None, false)
 }
 
 /// The same for an open pool, which knows its newest root, whatever the drives say: both rings of
-/// every drive must have it.
+/// every drive must have it. A reader did not write it: where `may_be_unfinished`, places that a
+/// commit in progress, or an interrupted one, has not reached are no damage.
 pub(crate) fn check_roots(
     drives: &mut dyn Drives,
     label: &Label,
     newest: &Root,
+    may_be_unfinished: bool,
 ) -> Result<Roots, Error> {
-    read_and_compare(drives, label, Some(newest))
+    read_and_compare(drives, label, Some(newest), may_be_unfinished)
 }
 
 fn read_and_compare(
     drives: &mut dyn Drives,
     label: &Label,
     known: Option<&Root>,
+    may_be_unfinished: bool,
 ) -> Result<Roots, Error> {
     let places = read_places(drives, label)?;
     let on_drives = places.iter().filter_map(|place| match &place.found {
@@ -138,6 +141,7 @@ fn read_and_compare(
         ..Roots::default()
     };
     roots.find_incomplete(label, &places);
+    let is_unfinished = may_be_unfinished && known.is_some_and(|root| is_unfinished(root, &places));
     roots.find_stale(label, &places);
     roots.hidden = roots.find_hidden(label, &places);
     for Place { drive, slot, offset_bytes, found, .. } in places {
@@ -152,13 +156,24 @@ fn read_and_compare(
                 root.generation, root.epoch
             ),
             Found::Root(root) if known.is_some_and(|known| known.id() == root.id()) => continue,
-            _ if roots.known_slot == Some(slot) => "not the newest root".to_owned(),
+            _ if roots.known_slot == Some(slot) && !is_unfinished => {
+                "not the newest root".to_owned()
+            }
             _ => continue,
         };
         let damage = root_damage(&label.drives[drive.as_usize()].serial, offset_bytes, detail);
         roots.bad.push(BadRoot { drive, slot, offset_bytes, damage, unread: None });
     }
     Ok(roots)
+}
+
+/// Whether a commit in progress explains where this root is: it reaches every front ring first, and
+/// then the back rings.
+fn is_unfinished(root: &Root, places: &[Place]) -> bool {
+    let (id, slot) = (root.id(), slot_of(root.generation));
+    let mut places = places.iter().filter(|place| place.slot == slot);
+    let in_back = places.clone().any(|place| place.zone == Zone::Back && place.holds(&id));
+    !in_back || places.all(|place| place.zone == Zone::Back || place.holds(&id))
 }
 
 fn read_places(drives: &mut dyn Drives, label: &Label) -> Result<Vec<Place>, Error> {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A drive that holds roots of a pool, but no label. Either the pool has lost its labels, or it was
-//! never finished: format writes the labels last, so one that was interrupted leaves such a drive.
-//! The newest catalogue decides: a pool without checkpoints has nothing to lose.
+//! A drive that holds roots of a pool, but no label. Either the pool has lost its labels, or a
+//! format was interrupted, which erases old labels first and writes new ones last. A tombstone says
+//! that nothing on the drive counts. Without one the newest catalogue decides: a pool without
+//! checkpoints has nothing to lose.
 
 use uuid::Uuid;
 
 use crate::drives::{DriveCommand, Drives, read_error};
 use crate::error::Error;
-use crate::format::{Catalogue, Layout, Root};
+use crate::format::{Catalogue, Layout, Root, is_tombstone};
 use crate::limits::BLOCK_BYTES;
 use crate::units::DriveIndex;
 
@@ -24,6 +25,12 @@ pub(crate) struct Leftover {
 /// [`Error::Io`] for a failed read that says nothing about the bytes. What the drive has lost is
 /// passed over.
 pub(crate) fn leftover(drives: &mut dyn Drives, index: usize) -> Result<Option<Leftover>, Error> {
+    for offset_bytes in Layout::front_label_offsets() {
+        let block = read(drives, index, offset_bytes, BLOCK_BYTES)?;
+        if block.is_some_and(|block| is_tombstone(&block, offset_bytes)) {
+            return Ok(None);
+        }
+    }
     let Some(root) = newest_root(drives, index)? else { return Ok(None) };
     let checkpoints = count_checkpoints(drives, index, &root)?;
     let pool = root.pool;

@@ -326,7 +326,7 @@ fn only_a_torn_root(notice: &Notice) -> Result<(), String> {
         {
             Ok(())
         }
-        Notice::RolledForward(_) | Notice::TakenOver { .. } => Ok(()),
+        Notice::RolledForward(_) | Notice::Unfinished(_) | Notice::TakenOver { .. } => Ok(()),
         other => Err(format!("after a crash without damage: {other}")),
     }
 }

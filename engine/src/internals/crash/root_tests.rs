@@ -130,7 +130,7 @@ fn a_repair_never_zeroes_a_root_that_it_could_not_read() {
         let before = read();
         places.iter().for_each(|(drive, at)| fail_reads(&sims[*drive], *at, error));
         let mut direct = lab.drive(&sims).unwrap();
-        let roots = check_roots(&mut direct, &label, state.root()).unwrap();
+        let roots = check_roots(&mut direct, &label, state.root(), false).unwrap();
         let (notices, unusable) = repair_roots(&mut direct, &label, &roots, true);
         drop(direct);
         // The newest root is known, and is written; that of the one before is only reported.
@@ -156,11 +156,50 @@ fn an_open_pool_puts_its_newest_root_back_where_it_was_lost() {
         }
     }
     let mut direct = lab.drive(&sims).unwrap();
-    let roots = check_roots(&mut direct, &label, state.root()).unwrap();
+    let roots = check_roots(&mut direct, &label, state.root(), false).unwrap();
     let (notices, _) = repair_roots(&mut direct, &label, &roots, true);
     assert!(notices.len() == 4 && notices.iter().all(|n| matches!(n, Notice::Repaired(_))));
     drop(direct);
     assert_eq!(open(&lab, &sims, false).unwrap().0.root(), state.root());
+}
+
+/// Every state in which a commit can stop is no damage to a reader; every other one is.
+#[test]
+fn a_reader_takes_an_interrupted_commit_for_no_damage() {
+    let lab = Lab::default();
+    // Written so far: the front rings of all drives first, then their back rings.
+    for (is_commit, written) in [
+        (true, [[true, false], [false, false]]),
+        (true, [[true, false], [true, false]]),
+        (true, [[true, true], [true, false]]),
+        (false, [[true, true], [false, false]]),
+        (false, [[false, true], [false, true]]),
+    ] {
+        let (sims, _) = saved(&lab, 2);
+        let (state, _) = open(&lab, &sims, true).unwrap();
+        let label = state.label().clone();
+        for (drive, sim) in sims.iter().enumerate() {
+            let offsets = root_offsets(&label, drive, state.root().generation.0);
+            let places = offsets.into_iter().zip(written[drive]);
+            places
+                .filter(|(_, is_written)| !is_written)
+                .for_each(|(at, _)| sim.zero(at, BLOCK_BYTES));
+        }
+        let mut direct = lab.drive(&sims).unwrap();
+        let mut damaged = |is_reader| {
+            let roots = check_roots(&mut direct, &label, state.root(), is_reader).unwrap();
+            roots.bad.len()
+        };
+        let lost = written.as_flattened().iter().filter(|is_written| !**is_written).count();
+        assert_eq!(damaged(false), lost, "{written:?}");
+        assert_eq!(damaged(true), if is_commit { 0 } else { lost }, "{written:?}");
+        drop(direct);
+        let (again, notices) = open(&lab, &sims, false).unwrap();
+        assert_eq!(again.root(), state.root());
+        if is_commit {
+            assert_eq!(notices, [Notice::Unfinished(state.root().generation)], "{written:?}");
+        }
+    }
 }
 
 #[test]

@@ -89,7 +89,7 @@ impl<'a> MetadataPass<'a> {
                 copies += 4;
             }
             notices.extend(repair_labels(drives, &labels, repair));
-            let roots = check_roots(drives, &label, &root)?;
+            let roots = check_roots(drives, &label, &root, context.mode == PoolMode::ReadOnly)?;
             copies += 2 * label.live().count();
             notices.extend(repair_roots(drives, &label, &roots, repair).0);
             let (subject, decode) = (catalogue_subject(), decode_catalogue(&label, &root));
