@@ -3,7 +3,7 @@
  * The C interface between Stanchion and SPDK: all that an NVMe back end needs, in plain integers and pointers.
  *
  * SPDK's own structures change size and layout between releases, so none of them is visible here. The shim is compiled
- * against the installed headers of any release from v20.07 to v26.05, and hides their differences.
+ * against the installed headers of any release from v20.07 to v26.09, and hides their differences.
  *
  * Return values: 0 or a positive count on success, a negative errno otherwise.
  *
@@ -201,6 +201,12 @@ void stn_spdk_controller_fail(struct stn_spdk_controller *controller);
  */
 int stn_spdk_controller_reset(struct stn_spdk_controller *controller);
 
+/*
+ * Takes bus mastering from a PCIe controller that a reset could not stop: it reaches no memory then. True when its PCI
+ * command register says so, or when the function is gone. The controller is of no use afterwards.
+ */
+bool stn_spdk_controller_stop_dma(struct stn_spdk_controller *controller);
+
 /* `qpair` is NULL for an admin command. `context` is that of stn_spdk_controller_on_timeout. */
 typedef void (*stn_spdk_timeout_fn)(void *context, struct stn_spdk_qpair *qpair, uint16_t command_id);
 
@@ -225,6 +231,8 @@ struct stn_spdk_namespace_info {
     bool is_write_protected;
     /* RESCAP; bit 0: kept over a power loss, bit 3: Write Exclusive, Registrants Only. */
     uint8_t reservations;
+    /* Command set identifier: 0 NVM, 1 key value, 2 zoned. SPDK v20.07 finds namespaces of set 0 only. */
+    uint8_t command_set;
 };
 
 void stn_spdk_namespace_info(struct stn_spdk_namespace *namespace_, struct stn_spdk_namespace_info *facts);
@@ -367,16 +375,18 @@ void stn_spdk_remove_injected_error(struct stn_spdk_controller *controller, stru
 
 /*
  * Registers memory for DMA: start and length multiples of 2 MiB (4 KiB from SPDK v25.09), every page touched before.
- * Checks that each page got a translation, since SPDK from v25.09 on reports success when it has none: then nothing
- * stays registered and
- * -EFAULT is returned. -EBUSY: overlaps registered memory.
+ * With PCI it checks that each page got an address, since SPDK from v25.09 on reports success when it has none: then
+ * nothing stays registered and -EFAULT is returned. -EBUSY: overlaps registered memory.
  */
 int stn_spdk_mem_register(void *start, size_t length);
 
 /* Exactly a range that was registered, with no command outstanding on it. */
 int stn_spdk_mem_unregister(void *start, size_t length);
 
-/* True when a device can reach every byte. */
+/*
+ * True when a PCIe device can reach every byte. Always true in an environment without PCI: fabrics need no address, and
+ * SPDK from v26.01 on has no map of them then.
+ */
 bool stn_spdk_mem_is_reachable(const void *start, size_t length);
 
 /* Zeroed memory from the environment's huge pages, any NUMA node. `align` is 0 or a power of two. NULL: none left. */

@@ -63,9 +63,10 @@ int stn_spdk_address_parse(const char *text, struct stn_spdk_address *address)
     return 0;
 }
 
+/* Fabrics find memory by what was registered (RDMA) or copy it (TCP); neither asks SPDK's map of addresses. */
 static bool transport_needs_dma(const struct spdk_nvme_transport_id *trid)
 {
-    return trid->trtype != SPDK_NVME_TRANSPORT_TCP;
+    return trid->trtype == SPDK_NVME_TRANSPORT_PCIE;
 }
 
 int stn_spdk_controller_connect(const char *address, const struct stn_spdk_connect_options *options,
@@ -231,7 +232,7 @@ void stn_spdk_controller_facts(struct stn_spdk_controller *controller, struct st
     /* AWUPF 0xFFFF means 65536 blocks; 65535 is close enough and fits. */
     facts->atomic_write_power_fail_blocks = data->awupf == UINT16_MAX ? UINT16_MAX : (uint16_t)(data->awupf + 1);
     facts->has_reservations = (((const uint8_t *)data)[ONCS_BYTE] & ONCS_RESERVATIONS) != 0;
-    facts->has_long_host_identifier = data->ctratt.host_id_exhid_supported != 0;
+    facts->has_long_host_identifier = has_long_host_identifier(data);
 }
 
 /* On the heap: a controller may still complete it after the timeout. */
@@ -350,6 +351,28 @@ int stn_spdk_controller_reset(struct stn_spdk_controller *controller)
     return errno_of(rc);
 }
 
+bool stn_spdk_controller_stop_dma(struct stn_spdk_controller *controller)
+{
+    const uint32_t command_register = 4;
+    const uint16_t bus_master = 1u << 2;
+    struct spdk_pci_device *device;
+    uint16_t command = 0;
+
+    device = controller->needs_dma ? spdk_nvme_ctrlr_get_pci_device(controller->spdk) : NULL;
+    if (device == NULL || spdk_pci_device_cfg_read16(device, &command, command_register) != 0) {
+        return false;
+    }
+    /* All ones is how a function reads that is not there. */
+    if (command == UINT16_MAX) {
+        return true;
+    }
+    if (spdk_pci_device_cfg_write16(device, command & (uint16_t)~bus_master, command_register) != 0 ||
+        spdk_pci_device_cfg_read16(device, &command, command_register) != 0) {
+        return false;
+    }
+    return command == UINT16_MAX || (command & bus_master) == 0;
+}
+
 static void on_timeout(void *arg, struct spdk_nvme_ctrlr *ctrlr, struct spdk_nvme_qpair *spdk_qpair, uint16_t cid)
 {
     struct stn_spdk_controller *controller = arg;
@@ -398,4 +421,7 @@ void stn_spdk_namespace_info(struct stn_spdk_namespace *namespace_, struct stn_s
     memcpy(facts->eui64, &data->eui64, sizeof(facts->eui64));
     facts->is_write_protected = (((const uint8_t *)data)[NSATTR_BYTE] & NSATTR_WRITE_PROTECTED) != 0;
     facts->reservations = data->nsrescap.raw;
+#if SPDK_AT_LEAST(20, 10)
+    facts->command_set = (uint8_t)spdk_nvme_ns_get_csi(ns);
+#endif
 }

@@ -53,6 +53,12 @@ static inline struct spdk_nvme_ns *spdk_ns(struct stn_spdk_namespace *namespace_
     return (struct spdk_nvme_ns *)namespace_;
 }
 
+/* Bit 0 of CTRATT; SPDK renamed its field. */
+static inline bool has_long_host_identifier(const struct spdk_nvme_ctrlr_data *data)
+{
+    return (((const uint8_t *)data)[offsetof(struct spdk_nvme_ctrlr_data, ctratt)] & 1) != 0;
+}
+
 /* Some of SPDK's functions return -1, which would read as -EPERM. */
 static inline int errno_of(int rc)
 {

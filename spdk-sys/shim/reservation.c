@@ -95,7 +95,7 @@ int stn_spdk_reservation_report(struct stn_spdk_qpair *qpair, struct stn_spdk_na
     command.opc = SPDK_NVME_OPC_RESERVATION_REPORT;
     command.nsid = spdk_nvme_ns_get_id(spdk_ns(namespace_));
     command.cdw10 = length / 4 - 1;
-    command.cdw11 = spdk_nvme_ctrlr_get_data(ctrlr)->ctratt.host_id_exhid_supported ? 1 : 0;
+    command.cdw11 = has_long_host_identifier(spdk_nvme_ctrlr_get_data(ctrlr)) ? 1 : 0;
     rc = spdk_nvme_ctrlr_cmd_io_raw(ctrlr, qpair->spdk, &command, data, length, stn_spdk_on_complete, request);
     return stn_spdk_end_submission(request, rc);
 }

@@ -41,8 +41,12 @@ fn shim_over_nvme_tcp() {
     let address = target.address.clone();
 
     refuses_without_environment(&address);
-    let options =
-        stn_spdk_env_options { mem_size_mib: 128, no_pci: true, quiet: true, ..Default::default() };
+    let options = stn_spdk_env_options {
+        mem_size_mib: 128,
+        no_pci: false,
+        quiet: true,
+        ..Default::default()
+    };
     // SAFETY: the strings are null, and this thread calls nothing else of SPDK meanwhile.
     unsafe {
         stn_spdk_set_log_level(0);
