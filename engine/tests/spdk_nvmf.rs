@@ -217,6 +217,23 @@ fn a_silent_drive_is_given_up_after_the_timeout() {
     target.thaw();
 }
 
+/// A thread without a core for longer than the timeout sends nothing and sees nothing: its drive is
+/// as healthy as before, with many small pieces in its queue, too.
+#[test]
+fn a_drive_is_not_given_up_for_a_stall_of_its_own_thread() {
+    let Some(target) = Target::start(&["--size", "64M"]) else { return };
+    // SAFETY: no other thread of this process reads or writes the environment yet.
+    unsafe { std::env::set_var(device::spdk::TIMEOUT_VARIABLE, "2") };
+    let mut rig = open_rig(&address_of(&target), OpenMode::ReadWrite);
+    for stall_ms in [0, 3_000, 5_000] {
+        fill_queue(&mut rig);
+        std::thread::sleep(Duration::from_millis(stall_ms));
+        let ends = rig.drain();
+        assert!(ends.iter().all(|end| *end == Some(Ok(()))), "after {stall_ms} ms: {ends:?}");
+    }
+    assert_eq!(rig.run(Operation::Flush, 0, 0, 0), Ok(()));
+}
+
 #[test]
 fn a_device_dropped_with_commands_in_flight_finishes_them() {
     let Some(target) = Target::start(&["--size", "64M"]) else { return };

@@ -304,6 +304,11 @@ pub(crate) fn volatile_cache(block_dir: &Path) -> Option<bool> {
     }
 }
 
+/// Whether a block device takes writes only in the order of its zones.
+pub(crate) fn needs_zone_order(block_dir: &Path) -> bool {
+    read_line(&disk_dir(block_dir).join("queue/zoned")).is_some_and(|model| model == "host-managed")
+}
+
 /// A block device's own serial number or world-wide name; for a partition, its disk's and its
 /// number.
 pub(crate) fn serial(block_dir: &Path) -> Option<String> {
@@ -333,6 +338,18 @@ mod tests {
         assert_eq!((mount.target.as_str(), mount.source.as_str()), ("/mnt 2", "/dev/root"));
         assert_eq!(Mount::parse("36 35 garbage"), None);
         assert_eq!(unescape(r"\134\"), r"\\");
+    }
+
+    #[test]
+    fn only_zones_that_the_host_manages_need_an_order() {
+        let root = tempfile::tempdir().unwrap();
+        let disk = root.path().join("nvme0n1");
+        std::fs::create_dir_all(disk.join("queue")).unwrap();
+        assert!(!needs_zone_order(&disk));
+        for (model, expected) in [("none", false), ("host-aware", false), ("host-managed", true)] {
+            std::fs::write(disk.join("queue/zoned"), format!("{model}\n")).unwrap();
+            assert_eq!(needs_zone_order(&disk), expected, "{model}");
+        }
     }
 
     #[test]

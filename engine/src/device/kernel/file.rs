@@ -87,6 +87,12 @@ impl DriveFile {
         let number = if is_block_device { metadata.rdev() } else { metadata.dev() };
         let number = DeviceNumber::from_raw(number);
         let block_dir = system.block_dir(number);
+        if is_block_device && block_dir.as_deref().is_some_and(sysfs::needs_zone_order) {
+            return Err(Error::Environment(format!(
+                "{name} is a zoned drive (ZNS, or SMR), which takes writes only in order; a drive \
+                 without zones is needed"
+            )));
+        }
         let (serial, model) = if is_block_device {
             let dir = block_dir.as_deref();
             (

@@ -405,13 +405,17 @@ impl QueuePair {
                 // A drive that was pulled touches nothing, and a link that comes back has reset its
                 // drive.
                 spdk_sys::stn_spdk_controller_fail(controller.0.as_ptr());
-            } else if spdk_sys::stn_spdk_controller_reset(controller.0.as_ptr()) == 0 {
+                return true;
+            }
+            if spdk_sys::stn_spdk_controller_reset(controller.0.as_ptr()) == 0 {
                 // A queue that exists at the controller can be freed in the normal way.
                 let _ = spdk_sys::stn_spdk_qpair_reconnect(self.pointer.as_ptr());
                 return true;
             }
+            // One that does not answer to a reset is still a PCI function: without bus mastering it
+            // reaches no memory, whatever it does.
+            spdk_sys::stn_spdk_controller_stop_dma(controller.0.as_ptr())
         }
-        false
     }
 
     /// Makes SPDK fail the next commands with this opcode; delayed by `hold` if that is given.

@@ -14,6 +14,7 @@ use super::inject;
 use super::namespace::{
     drive_info, has_reservations, keeps_reservations, may_report, supported_split,
 };
+use super::polled_time::PolledTime;
 use super::registration::Registration;
 use super::slots::Slots;
 use super::split::Split;
@@ -164,6 +165,8 @@ fn open_device(
         timeout,
         held,
         tended: Instant::now(),
+        polled: PolledTime::new(Instant::now()),
+        must_judge: false,
         lost: false,
         info,
         #[cfg(any(test, feature = "internals"))]
@@ -252,6 +255,9 @@ pub(super) struct SpdkDevice {
     pub(super) timeout: Duration,
     pub(super) held: Held,
     tended: Instant,
+    polled: PolledTime,
+    /// Whether the next poll that finds nothing looks for commands that are late.
+    must_judge: bool,
     /// The drive refused a command as lost; the next poll ends the others.
     lost: bool,
     info: DriveInfo,
@@ -345,9 +351,20 @@ impl SpdkDevice {
             self.send_stalled();
         }
         let now = Instant::now();
+        let polled = self.polled.advance(now);
         if now.duration_since(self.tended) >= TEND_INTERVAL {
             self.tended = now;
-            self.tend(now);
+            self.must_judge = true;
+            self.tend();
+        }
+        // A poll that took something may have left more: only one that found nothing says that the
+        // drive is late.
+        if self.must_judge && result == 0 && self.queue.is_some() {
+            self.must_judge = false;
+            let oldest = self.slots.oldest();
+            if oldest.is_some_and(|since| polled.saturating_duration_since(since) > self.timeout) {
+                self.lose("a command was not completed in time");
+            }
         }
     }
 
@@ -371,15 +388,11 @@ impl SpdkDevice {
         }
     }
 
-    fn tend(&mut self, now: Instant) {
+    fn tend(&mut self) {
         let Some(queue) = &self.queue else { return };
         let is_same = queue.controller().tend_namespace(&self.namespace);
         if !is_same || !queue.is_connected() {
             self.lose("its controller has failed, or its namespace has changed");
-        } else if let Some(oldest) = self.slots.oldest()
-            && now.saturating_duration_since(oldest) > self.timeout
-        {
-            self.lose("a command was not completed in time");
         }
     }
 
@@ -403,8 +416,8 @@ impl SpdkDevice {
             // again.
             tracing::error!(
                 drive = self.info.address,
-                "its controller was not reset, as it cannot be or others use it: memory that it may touch is \
-                 kept until this process ends"
+                "its controller could neither be reset nor be kept from memory, or others use it: memory \
+                 that it may touch is kept until this process ends"
             );
             std::mem::forget(std::mem::replace(&mut self.regions, Regions::new()));
         }
@@ -490,7 +503,7 @@ impl Device for SpdkDevice {
         if !self.stalled.is_empty() {
             return Err(SubmitError::Full);
         }
-        let Some(slot) = self.slots.take(command, Instant::now()) else {
+        let Some(slot) = self.slots.take(command, self.polled.now()) else {
             return Err(SubmitError::Full);
         };
         let sent = self.send(slot);

@@ -5,7 +5,7 @@
 //!   a time, the one that holds the device, uses it. SPDK ties neither to a thread.
 //! - There are no threads of SPDK: everything happens inside `submit`, `poll` and `drop`.
 //! - A command whose drive was lost, or that took longer than [`TIMEOUT_VARIABLE`] says, ends as
-//!   [`crate::IoError::Removed`]. It ends only once its queue pair is freed and, for PCIe, its
+//!   [`crate::IoError::Removed`]. Only the time counts during which its device was polled. It ends only once its queue pair is freed and, for PCIe, its
 //!   controller was reset: until then the drive may touch the command's memory. The device stays
 //!   lost.
 //! - A write that ended so may still reach the drive: over a fabric, until the target has noticed
@@ -24,6 +24,7 @@ pub mod inject;
 mod list;
 mod namespace;
 mod pcie;
+mod polled_time;
 mod registration;
 mod reservation;
 mod slots;

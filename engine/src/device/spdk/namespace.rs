@@ -18,6 +18,19 @@ pub(super) fn supported_split(
     about: &stn_spdk_controller_facts,
     namespace: &stn_spdk_namespace_info,
 ) -> Result<Split, Error> {
+    // Another set may number its commands alike, and write only in order, or not by place at all.
+    if namespace.command_set != 0 {
+        let set = match namespace.command_set {
+            1 => "key value".to_owned(),
+            2 => "zoned (ZNS)".to_owned(),
+            other => format!("{other:#04x}"),
+        };
+        return Err(Error::Environment(format!(
+            "drive {address}: its namespace {} has the {set} command set; one of the NVM command set is \
+             needed",
+            namespace.id
+        )));
+    }
     let sector_bytes = u64::from(namespace.sector_bytes);
     if !matches!(sector_bytes, 512 | 4096) || namespace.metadata_bytes != 0 {
         return Err(Error::Environment(format!(
@@ -153,6 +166,11 @@ mod tests {
         assert_eq!(found.serial, "-ns2");
         for bad in [namespace(520, 0, 17), namespace(512, 8, 17), namespace(512, 0, 7)] {
             assert!(matches!(drive(&about, &bad), Err(Error::Environment(_))));
+        }
+        for (command_set, name) in [(1, "key value"), (2, "zoned (ZNS)"), (0x30, "0x30")] {
+            let other = stn_spdk_namespace_info { command_set, ..namespace(4096, 0, 17) };
+            let error = drive(&about, &other).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("namespace 2"), "{error}");
         }
         let tiny = stn_spdk_controller_facts { max_transfer_bytes: 512, ..about };
         assert!(drive(&tiny, &namespace(512, 0, 17)).is_err());
