@@ -38,8 +38,12 @@
  *      does not exist; if its session or its process ends before, it never will.
  *   8. Fewer entries accepted than given is back-pressure, not an error.
  *   9. No call on the path stn_submit(), stn_peek(), stn_wait() calls back, allocates or takes a lock.
- *      No function may be called from a signal handler. The library installs no signal handler, its
- *      threads block all signals, and it writes nothing to standard output or standard error.
+ *      No function may be called from a signal handler. The library's threads block all signals but
+ *      those of a fault of their own (SIGBUS, SIGSEGV, SIGFPE, SIGILL). It installs no signal handler;
+ *      in a build with SPDK, SPDK installs one for SIGBUS, which it needs where a drive on PCIe is
+ *      unplugged, and DPDK replaces it while it takes huge pages. A program with a handler of its own
+ *      sets it after the first pool was opened. The library writes nothing to standard output or
+ *      standard error.
  *  10. Sizes and offsets are bytes, times nanoseconds. Strings are UTF-8 that ends with a NUL.
  *
  * Each function's Errors section names every error that it returns. In addition any function may
@@ -929,15 +933,18 @@ int stn_buf_free(stn_session *session, uint32_t key);
  * stn_mem_register - use the caller's memory as a buffer
  *
  * Drives then read and write it without a copy. It starts and ends at multiples of 4096; on SPDK
- * drives it consists of huge pages and starts and ends at multiples of 2 MiB.
+ * drives it consists of huge pages and starts and ends at multiples of 2 MiB. Several sessions may
+ * register the same memory; on SPDK drives not two ranges that overlap and differ.
  *
  * Threads: one at a time. Blocks.
  * Ownership: the memory is the caller's and stays mapped until stn_mem_unregister() or
  *   stn_session_destroy() has returned 0.
  * Returns: 0; *key is what entries name it by.
  * Errors:
- *   -EFAULT              session, address or key is NULL
- *   -EINVAL              address or len_bytes is not a multiple of 4096, or len_bytes is 0
+ *   -EFAULT              session, address or key is NULL, or a part of the memory is not mapped for
+ *                        reading, or lies beyond the end of the file that is mapped there
+ *   -EINVAL              address or len_bytes is not a multiple of 4096, or len_bytes is 0, or an SPDK
+ *                        drive knows a part of the memory by another range
  *   -EMFILE              the session has 1024 buffers
  *   -EBADF               session is not a session
  *   -EOWNERDEAD          session belongs to the process that this one was forked from

@@ -11,6 +11,7 @@ mod drive_conditions;
 mod in_use;
 mod kernel_faults;
 mod membership;
+mod memory_bounds;
 mod mirror;
 mod moved_chunks;
 mod readers;

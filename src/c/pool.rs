@@ -225,12 +225,16 @@ pub unsafe extern "C" fn stn_pool_open(opts: *const stn_pool_opts, pool: *mut u6
 }
 
 /// Blocks signals while threads are started, which inherit the mask: signals are for the program's
-/// threads.
+/// threads. Not those of a fault of the thread itself: blocked, they would end the process without
+/// the program's handler, which may print where it was.
 fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: plain calls on local values.
     let before = unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&raw mut all);
+        for of_a_fault in [libc::SIGBUS, libc::SIGSEGV, libc::SIGFPE, libc::SIGILL] {
+            libc::sigdelset(&raw mut all, of_a_fault);
+        }
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
         before
     };

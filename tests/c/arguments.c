@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "test.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 /* Sizes that no version ever had, and options that this one does not know. */
@@ -361,6 +362,31 @@ static void options_of_restore(void)
     drives_remove(&drives);
 }
 
+/* A touch of it would end the process. */
+static void memory_that_cannot_be_read(stn_session *session)
+{
+    const uint64_t bytes = 4096 * 16;
+    uint32_t key;
+    FILE *file = tmpfile();
+    char *memory, *mapped;
+    memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    CHECK(mprotect(memory + 4096, 4096, PROT_NONE) == 0);
+    ERR(EFAULT, stn_mem_register(session, memory, bytes, &key));
+    ERR(EFAULT, stn_mem_register(session, memory + 4096, 4096, &key));
+    CHECK(mprotect(memory + 4096, 4096, PROT_READ | PROT_WRITE) == 0);
+    CHECK(munmap(memory + bytes - 4096, 4096) == 0);
+    ERR(EFAULT, stn_mem_register(session, memory, bytes, &key));
+    CHECK(munmap(memory, bytes - 4096) == 0);
+    ERR(EFAULT, stn_mem_register(session, memory, 4096, &key));
+    CHECK(file != NULL && ftruncate(fileno(file), 4096) == 0);
+    mapped = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
+    CHECK(mapped != MAP_FAILED);
+    ERR(EFAULT, stn_mem_register(session, mapped, 8192, &key));
+    CHECK(munmap(mapped, 8192) == 0);
+    fclose(file);
+}
+
 static void options_of_sessions_and_buffers(void)
 {
     LATER(stn_session_opts) later;
@@ -404,6 +430,7 @@ static void options_of_sessions_and_buffers(void)
     ERR(EINVAL, stn_mem_register(bare, page + 1, 4096, &key));
     ERR(EINVAL, stn_mem_register(bare, page, 4095, &key));
     ERR(EINVAL, stn_mem_register(bare, page, 0, &key));
+    memory_that_cannot_be_read(bare);
     if (!test_has_files())
         ERR(STN_E_ENVIRONMENT, stn_mem_register(bare, page, 4096, &key));
     OK(stn_session_destroy(bare));

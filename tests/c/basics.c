@@ -347,7 +347,7 @@ static void registered_memory_is_a_buffer(void)
     struct drives drives;
     uint64_t checkpoint, i;
     stn_pool *pool;
-    stn_session *session;
+    stn_session *session, *other;
     uint32_t key;
     unsigned char *memory;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | (test_has_files() ? 0 : MAP_HUGETLB);
@@ -374,8 +374,20 @@ static void registered_memory_is_a_buffer(void)
     cqe = session_run(session, &sqe);
     CHECK(cqe.result == (int64_t)(4 * MIB));
     check_pattern(memory, 0, 4 * MIB);
+    OK(stn_close(session, checkpoint));
+    /* Another session may register the same, and keeps it when the first one gives it back. */
+    OK(stn_session_create(pool, &opts, &other));
+    OK(stn_mem_register(other, memory, 4 * MIB, &sqe.buffer));
     OK(stn_mem_unregister(session, key));
+    memset(memory, 0, 4 * MIB);
+    OK(stn_open(other, "own@1", 0, &checkpoint, NULL));
+    sqe.checkpoint = checkpoint;
+    cqe = session_run(other, &sqe);
+    CHECK(cqe.result == (int64_t)(4 * MIB));
+    check_pattern(memory, 0, 4 * MIB);
+    OK(stn_mem_unregister(other, sqe.buffer));
     CHECK(munmap(memory, 4 * MIB) == 0);
+    OK(stn_session_destroy(other));
     OK(stn_session_destroy(session));
     OK(stn_pool_close(pool));
     drives_remove(&drives);

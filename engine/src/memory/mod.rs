@@ -2,6 +2,9 @@
 //! Memory that drives may read and write directly.
 
 mod arena;
+mod available;
+mod forked;
+mod mappings;
 mod region;
 mod span;
 mod table;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A region: one mapping of huge pages in a memfd, shared with other processes by its descriptor.
 //!
-//! - Every page is touched when the region is made, so that no page fault, and no lack of pages,
-//!   can occur later.
+//! - Every page is taken when the region is made, so that no page fault, and no lack of pages, can
+//!   occur later: by a call that reports what it cannot have, never by a touch, which would end in
+//!   SIGBUS or the out-of-memory killer.
+//! - A forked child has neither the mapping nor the descriptor: huge pages are free again when the
+//!   process that made them has given them back, whatever its children do.
 //! - The size is sealed: a holder of the descriptor cannot truncate it during a transfer.
 //! - The mapping lives as long as the last `Arc<Region>`; devices and sessions each hold one.
 
@@ -15,7 +18,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
+use super::{available, forked, mappings};
 use crate::error::Error;
 use crate::limits::BLOCK_BYTES;
 use crate::units::{is_block_aligned, round_up};
@@ -39,6 +44,8 @@ pub struct Region {
     id: u64,
     /// None for memory of the caller's.
     memfd: Option<OwnedFd>,
+    /// The process that alone has it, if a forked child lacks it.
+    depth: Option<u64>,
     base: NonNull<u8>,
     len_bytes: u64,
     huge: bool,
@@ -65,25 +72,30 @@ impl Region {
     /// ordinary pages, so that both kinds behave alike).
     ///
     /// # Errors
-    /// [`Error::Environment`] when huge pages are required and the kernel has too few; the text
-    /// says how to reserve them. [`Error::Os`] when memory is not available at all.
+    /// [`Error::Environment`] when huge pages are required and the kernel has too few, or a control
+    /// group admits fewer; the text says what to change. [`Error::Os`] with ENOMEM when there is
+    /// not that much memory, by what the machine or a control group has left.
     pub fn new(len_bytes: u64, pages: HugePages) -> Result<Region, Error> {
         let Some(len_bytes) = round_up(len_bytes.max(1), HUGE_PAGE_BYTES) else {
             return Err(Error::Usage(format!("a region of {len_bytes} bytes is too large")));
         };
         match pages {
-            HugePages::Off => Region::map(len_bytes, false),
-            HugePages::Required => Region::map(len_bytes, true).map_err(|error| {
-                Error::Environment(format!(
-                    "{} huge pages of 2 MiB are needed and are not free ({error}); \
-                     run `scripts/hugepages` or `sysctl vm.nr_hugepages=N`, or pass --huge-pages off",
-                    len_bytes / HUGE_PAGE_BYTES,
-                ))
-            }),
+            HugePages::Off => Region::new_ordinary(len_bytes),
+            HugePages::Required => {
+                Region::map(len_bytes, Kind::Huge).map_err(|error| no_huge_pages(len_bytes, &error))
+            }
             HugePages::Preferred => {
-                Region::map(len_bytes, true).or_else(|_| Region::map(len_bytes, false))
+                Region::map(len_bytes, Kind::Huge).or_else(|_| Region::new_ordinary(len_bytes))
             }
         }
+    }
+
+    fn new_ordinary(len_bytes: u64) -> Result<Region, Error> {
+        // One at a time: what the next one may take is known when this one has its pages.
+        static TURN: Mutex<()> = Mutex::new(());
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        available::require(len_bytes)?;
+        Region::map(len_bytes, Kind::Buffers)
     }
 
     /// Maps at least `len_bytes` of zeroed memory in ordinary pages, rounded up to whole blocks:
@@ -95,13 +107,14 @@ impl Region {
         let Some(len_bytes) = round_up(len_bytes.max(1), BLOCK_BYTES) else {
             return Err(Error::Usage(format!("a region of {len_bytes} bytes is too large")));
         };
-        Region::map(len_bytes, false)
+        Region::map(len_bytes, Kind::Small)
     }
 
     /// Memory that the caller mapped, as a region: whole blocks of it.
     ///
     /// # Errors
-    /// [`Error::Usage`] when it does not start and end on a block, or is empty.
+    /// [`Error::Usage`] when it does not start and end on a block, or is empty. [`Error::Os`] with
+    /// EFAULT when some of it is not mapped for reading, or lies beyond the end of a file.
     ///
     /// # Safety
     /// As long as the region lives, all of the memory stays mapped for reading, and for writing
@@ -116,10 +129,11 @@ impl Region {
                  end at multiples of {BLOCK_BYTES} bytes"
             )));
         }
+        let page_bytes = mappings::examine(address, len_bytes)?;
         let huge = address.is_multiple_of(HUGE_PAGE_BYTES)
             && len_bytes.is_multiple_of(HUGE_PAGE_BYTES)
-            && page_bytes(address) == Some(HUGE_PAGE_BYTES);
-        Ok(Region { id: next_id(), memfd: None, base, len_bytes, huge })
+            && page_bytes >= HUGE_PAGE_BYTES;
+        Ok(Region { id: next_id(), memfd: None, depth: None, base, len_bytes, huge })
     }
 
     /// Maps the whole region that another process made, from the descriptor that it sent.
@@ -140,13 +154,14 @@ impl Region {
         }
         let file = File::from(memfd);
         let info = file.metadata().map_err(|error| Error::os("fstat of a memfd", error))?;
-        Region::map_memfd(file.into(), info.len(), info.blksize() == HUGE_PAGE_BYTES)
+        let is_huge = info.blksize() == HUGE_PAGE_BYTES;
+        Region::map_memfd(file.into(), info.len(), if is_huge { Kind::Huge } else { Kind::Small })
     }
 
-    fn map(len_bytes: u64, huge: bool) -> Result<Region, Error> {
+    fn map(len_bytes: u64, kind: Kind) -> Result<Region, Error> {
         const NAME: &CStr = c"stanchion";
         let mut flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        if huge {
+        if kind == Kind::Huge {
             flags |= libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
         }
         // SAFETY: the name is a valid C string; the call makes a new descriptor or fails.
@@ -162,7 +177,7 @@ impl Region {
         if unsafe { libc::ftruncate(memfd.as_raw_fd(), length) } != 0 {
             return Err(Error::last_os("ftruncate of a memfd"));
         }
-        let region = Region::map_memfd(memfd, len_bytes, huge)?;
+        let region = Region::map_memfd(memfd, len_bytes, kind)?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: plain call on a descriptor that we own.
         let sealed = unsafe { libc::fcntl(region.raw_memfd(), libc::F_ADD_SEALS, seals) } == 0;
@@ -173,18 +188,16 @@ impl Region {
     }
 
     /// Maps all of a memfd that has `len_bytes`.
-    fn map_memfd(memfd: OwnedFd, len_bytes: u64, huge: bool) -> Result<Region, Error> {
+    fn map_memfd(memfd: OwnedFd, len_bytes: u64, kind: Kind) -> Result<Region, Error> {
         let size = usize::try_from(len_bytes)
             .map_err(|_| Error::Usage(format!("a region of {len_bytes} bytes is too large")))?;
-        // MAP_POPULATE touches every page now. For huge pages mmap reserves them or fails, so no
-        // later access can end in SIGBUS.
         // SAFETY: a new shared mapping of our own descriptor at an address that the kernel chooses.
         let address = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 size,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_POPULATE,
+                libc::MAP_SHARED,
                 memfd.as_raw_fd(),
                 0,
             )
@@ -195,7 +208,52 @@ impl Region {
         let Some(base) = NonNull::new(address.cast::<u8>()) else {
             return Err(Error::Environment("mmap gave the null address".into()));
         };
-        Ok(Region { id: next_id(), memfd: Some(memfd), base, len_bytes, huge })
+        let mut region = Region {
+            id: next_id(),
+            memfd: Some(memfd),
+            depth: None,
+            base,
+            len_bytes,
+            huge: kind == Kind::Huge,
+        };
+        region.populate()?;
+        if kind != Kind::Small {
+            region.keep_from_children()?;
+        }
+        Ok(region)
+    }
+
+    /// Takes every page, or fails. What mmap reserved is no promise: a control group may admit
+    /// fewer huge pages, and ordinary ones are not reserved at all.
+    fn populate(&self) -> Result<(), Error> {
+        let size = self.len_bytes as usize;
+        // SAFETY: our own mapping, all of it.
+        let rc =
+            unsafe { libc::madvise(self.base.as_ptr().cast(), size, libc::MADV_POPULATE_WRITE) };
+        if rc == 0 {
+            return Ok(());
+        }
+        let error = std::io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EINVAL) {
+            return Err(Error::os("taking the pages of a memfd", error));
+        }
+        // Linux before 5.14. This call takes the pages of the file, or fails, too.
+        // SAFETY: plain call on a descriptor that we own.
+        if unsafe { libc::fallocate(self.raw_memfd(), 0, 0, self.len_bytes as libc::off_t) } != 0 {
+            return Err(Error::last_os("taking the pages of a memfd"));
+        }
+        Ok(())
+    }
+
+    fn keep_from_children(&mut self) -> Result<(), Error> {
+        let size = self.len_bytes as usize;
+        // SAFETY: our own mapping, all of it.
+        if unsafe { libc::madvise(self.base.as_ptr().cast(), size, libc::MADV_DONTFORK) } != 0 {
+            return Err(Error::last_os("keeping a memfd from forked processes"));
+        }
+        forked::close_in_children(self.raw_memfd());
+        self.depth = Some(forked::depth());
+        Ok(())
     }
 
     /// A number that no other region of this process has or had.
@@ -249,8 +307,15 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        if self.memfd.is_none() {
-            return;
+        let Some(memfd) = self.memfd.take() else { return };
+        if let Some(depth) = self.depth {
+            if depth != forked::depth() {
+                // In a forked child: neither the mapping nor the descriptor is there, and what has
+                // their numbers now is somebody else's.
+                std::mem::forget(memfd);
+                return;
+            }
+            forked::forget(memfd.as_raw_fd());
         }
         // SAFETY: `map_memfd` made this mapping with this length, and there is no other holder any
         // more.
@@ -258,21 +323,36 @@ impl Drop for Region {
     }
 }
 
-/// The page size of the mapping that starts at or before `address`, if the kernel reports it.
-fn page_bytes(address: u64) -> Option<u64> {
-    let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
-    let mut inside = false;
-    for line in smaps.lines() {
-        let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
-        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-        if let Some((Some(start), Some(end))) = range.map(|(s, e)| (hex(s), hex(e))) {
-            inside = (start..end).contains(&address);
-        } else if inside && let Some(size) = line.strip_prefix("KernelPageSize:") {
-            let kib: u64 = size.trim().strip_suffix(" kB")?.parse().ok()?;
-            return kib.checked_mul(1024);
-        }
-    }
-    None
+/// What a region of our own is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// Huge pages, for buffers.
+    Huge,
+    /// Ordinary pages, for buffers.
+    Buffers,
+    /// Ordinary pages, for small things, which forked children keep.
+    Small,
+}
+
+/// Why there are not so many huge pages, and what to change.
+fn no_huge_pages(len_bytes: u64, error: &Error) -> Error {
+    let count = len_bytes / HUGE_PAGE_BYTES;
+    let Error::Os { source, .. } = error else {
+        return Error::Environment(format!("{count} huge pages of 2 MiB are needed ({error})"));
+    };
+    Error::Environment(if source.raw_os_error() == Some(libc::EFAULT) {
+        // What would have been SIGBUS at a touch: mmap had reserved the pages.
+        format!(
+            "{count} huge pages of 2 MiB are needed, and the control group of this process admits \
+             fewer; raise its hugetlb.2MB.max (in Kubernetes: the container's limit hugepages-2Mi), \
+             or pass --huge-pages off"
+        )
+    } else {
+        format!(
+            "{count} huge pages of 2 MiB are needed and are not free ({error}); \
+             run `scripts/hugepages` or `sysctl vm.nr_hugepages=N`, or pass --huge-pages off"
+        )
+    })
 }
 
 fn next_id() -> u64 {
@@ -354,14 +434,6 @@ mod tests {
         drop(region);
         // SAFETY: the owner's mapping is still there.
         assert_eq!(unsafe { at(4096).read() }, 0);
-    }
-
-    #[test]
-    fn the_kernel_reports_the_page_size() {
-        let region = Region::new(1, HugePages::Off).unwrap();
-        let address = region.base().as_ptr() as u64;
-        assert_eq!(page_bytes(address), Some(4096));
-        assert_eq!(page_bytes(1), None);
     }
 
     #[test]

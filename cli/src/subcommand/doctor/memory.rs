@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Huge pages, hugetlbfs, and the limit of locked memory.
 
+use std::path::Path;
+
 use rustix::process::{Resource, getrlimit};
+use stanchion_engine::{HugePages, Region};
 
 use super::check::{Check, Needs, Root, Status};
 use crate::output;
@@ -39,7 +42,13 @@ fn huge_pages(root: Root<'_>, needs: Needs) -> Check {
         output::size(free * HUGE_PAGE_BYTES)
     );
     if free >= WANTED_PAGES {
-        return Check::ok(NAME, evidence);
+        return match refusal(root) {
+            None => Check::ok(NAME, evidence),
+            Some(error) if needs.spdk => {
+                Check::new(NAME, Status::Fail, format!("{evidence}; {error}"))
+            }
+            Some(error) => Check::new(NAME, Status::Warn, format!("{evidence}; {error}")),
+        };
     }
     let evidence = format!("{evidence}; {WANTED_PAGES} are needed");
     let fix = format!("echo {} > /proc/sys/vm/nr_hugepages", total + WANTED_PAGES - free);
@@ -50,6 +59,16 @@ fn huge_pages(root: Root<'_>, needs: Needs) -> Check {
             Check::new(NAME, Status::Warn, evidence).fix(fix)
         }
     }
+}
+
+/// Why this process cannot have the pages, though they are free: a control group may admit fewer.
+/// Only taking them shows it; they are given back at once.
+fn refusal(root: Root<'_>) -> Option<String> {
+    if root.0 != Path::new("/") {
+        return None;
+    }
+    let taken = Region::new(WANTED_PAGES * HUGE_PAGE_BYTES, HugePages::Required);
+    taken.err().map(|error| error.to_string())
 }
 
 fn hugetlbfs(root: Root<'_>, needs: Needs) -> Check {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Regions that SPDK's devices may reach, counted per process: several devices register the same
-//! region, and SPDK refuses memory that is already registered.
+//! Memory that SPDK's devices may reach, counted per process: several devices register the same
+//! region, several sessions the same memory of their caller, and SPDK refuses memory that is
+//! already registered.
 //!
 //! A [`Registration`] holds its region, so registered memory is mapped memory.
 
@@ -12,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::error::Error;
 use crate::memory::Region;
 
-/// Registrations by region id.
-static COUNTS: Mutex<Option<HashMap<u64, u32>>> = Mutex::new(None);
+/// Registrations by the start and the length of their memory: two regions can be the same memory.
+static COUNTS: Mutex<Option<HashMap<(usize, usize), u32>>> = Mutex::new(None);
 
 /// One device's share in a registered region.
 #[derive(Debug)]
@@ -33,10 +34,18 @@ impl Registration {
         }
         let mut counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
         let counts = counts.get_or_insert_default();
-        if !counts.contains_key(&region.id()) {
+        let memory = memory(region);
+        if !counts.contains_key(&memory) {
             // SAFETY: the whole of a mapping that stays mapped while a `Registration` holds it;
             // its pages are 2 MiB large and were touched when it was made.
             let result = unsafe { spdk_sys::stn_spdk_mem_register(start(region), length(region)) };
+            if result == -libc::EBUSY {
+                return Err(Error::Usage(format!(
+                    "SPDK has a part of the {} bytes of memory already; register memory once, or \
+                     exactly the same range again",
+                    region.len_bytes(),
+                )));
+            }
             if result != 0 {
                 return Err(Error::Environment(format!(
                     "SPDK cannot register {} bytes of memory: {}; a PCIe drive needs the IOMMU (or \
@@ -46,7 +55,7 @@ impl Registration {
                 )));
             }
         }
-        *counts.entry(region.id()).or_insert(0) += 1;
+        *counts.entry(memory).or_insert(0) += 1;
         Ok(Registration { region: Arc::clone(region) })
     }
 }
@@ -62,12 +71,12 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let mut counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
         let counts = counts.get_or_insert_default();
-        let Some(count) = counts.get_mut(&self.region.id()) else { return };
+        let Some(count) = counts.get_mut(&memory(&self.region)) else { return };
         *count -= 1;
         if *count > 0 {
             return;
         }
-        counts.remove(&self.region.id());
+        counts.remove(&memory(&self.region));
         // SAFETY: exactly what `new` registered. Devices drop their registrations when they have no
         // command in flight, and this was the last one.
         let result =
@@ -86,6 +95,10 @@ fn start(region: &Region) -> *mut std::ffi::c_void {
 
 fn length(region: &Region) -> usize {
     region.len_bytes() as usize
+}
+
+fn memory(region: &Region) -> (usize, usize) {
+    (start(region) as usize, length(region))
 }
 
 fn os_error(result: c_int) -> io::Error {
