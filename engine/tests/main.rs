@@ -20,6 +20,7 @@ mod repository;
 mod resource_limits;
 mod save_restore;
 mod session;
+mod tables;
 
 #[cfg(feature = "spdk")]
 mod spdk_faults;

@@ -6,6 +6,8 @@
 //! - Tables take units from the end of the area, manifests from its start, where they need the same
 //!   units free on every drive. So neither breaks up the room of the other before the area is full.
 //! - A table and its list follow each other in the same units: both are written and freed at once.
+//! - Where fewer drives take part than there are copies, absent drives get the other copies: nothing
+//!   is written there yet, and the drive that takes the place gets them when it is filled.
 
 use std::cmp::Reverse;
 
@@ -28,25 +30,33 @@ pub(super) struct TablePlaces {
 }
 
 impl State {
-    /// Units for the copies of a table and a list, or `None` when a drive too few has room; then
-    /// some may be in use, and free space has to be derived again.
+    /// Units for the copies of a table and a list, or `None` when a drive too few of those that take
+    /// part has room; then some may be in use, and free space has to be derived again. A copy on an
+    /// absent drive is left out where that has no room.
     pub(super) fn place_tables(
         &mut self,
         table_blocks: u64,
         list_blocks: u64,
         turn: u64,
     ) -> Option<TablePlaces> {
-        let mut order: Vec<usize> = self.label.live().map(DriveIndex::as_usize).collect();
-        let copies = order.len().min(self.label.table_copies.into());
-        let first = (turn % order.len().max(1) as u64) as usize;
-        order.rotate_left(first);
+        let live: Vec<usize> = self.label.live().map(DriveIndex::as_usize).collect();
+        let absent: Vec<usize> =
+            (0..self.label.drives.len()).filter(|drive| !live.contains(drive)).collect();
+        let wanted = usize::from(self.label.table_copies);
+        let copies = live.len().min(wanted);
         let even = (self.label.layout.meta_units() / EVEN_PART).max(1);
-        order.sort_by_key(|drive| Reverse(self.meta[*drive].free() / even));
+        let in_turn = |mut order: Vec<usize>| {
+            let first = (turn % order.len().max(1) as u64) as usize;
+            order.rotate_left(first);
+            order.sort_by_key(|drive| Reverse(self.meta[*drive].free() / even));
+            order
+        };
+        let order = [in_turn(live), in_turn(absent)].concat();
         let units = (table_blocks + list_blocks).div_ceil(META_UNIT_BLOCKS);
         let mut places = TablePlaces::default();
         let mut copy = 0;
         for drive in order {
-            if usize::from(copy) == copies {
+            if usize::from(copy) == wanted {
                 break;
             }
             let Some(runs) = self.meta[drive].allocate_back(units, MAX_TABLE_RUNS) else {
@@ -65,7 +75,8 @@ impl State {
             places.list.extend(list.into_iter().map(piece));
             copy += 1;
         }
-        (copy > 0 && usize::from(copy) == copies).then_some(places)
+        let enough = copy > 0 && usize::from(copy) >= copies;
+        enough.then_some(places)
     }
 
     /// Units for a manifest, the same on every drive: a drive that comes back gets it there, too.
