@@ -152,7 +152,8 @@ struct stn_cqe {
 /* stn_pool_opts.flags */
 #define STN_POOL_READ_ONLY 1u /* list and restore only; any number of processes may, also beside one
                                  that writes. Drives may be missing: what needs them cannot be
-                                 restored */
+                                 restored. The pool shows what was there when it was opened: to see
+                                 later checkpoints, open it again */
 #define STN_POOL_DEGRADED 2u  /* allow writes while drives are missing. A drive that was left out
                                  is refused until it is re-admitted */
 #define STN_POOL_FALL_BACK 4u /* open the generation before the newest one where that cannot be read.
@@ -192,8 +193,12 @@ struct stn_format_opts {
     const char *const *drives;
     uint32_t drive_count;
     uint32_t reserved;     /* 0 */
-    uint64_t chunk_bytes;  /* unit of striping, a power of two; 0: 1 MiB, or what the drives take */
+    uint64_t chunk_bytes;  /* unit of striping, a power of two; 0: 1 MiB, or what the drives take,
+                              and more in a pool above 60 TB */
     uint64_t create_bytes; /* size of files that do not exist; 0: they must exist */
+    uint64_t metadata_bytes; /* of each drive, for what describes checkpoints: 1 MiB to half of the
+                                smallest drive; how many checkpoints fit follows from it; 0: by
+                                the size of the drives */
 };
 
 /** Facts about a pool. */
@@ -437,8 +442,8 @@ int stn_set_log(stn_log_fn *callback, void *context, uint32_t level);
  * Returns: 0.
  * Errors:
  *   -EFAULT              opts, drives or a drive is NULL
- *   -EINVAL              size, flags, reserved, drive_count, chunk_bytes or an address is
- *                        invalid, or the drives are too small for a pool
+ *   -EINVAL              size, flags, reserved, drive_count, chunk_bytes, metadata_bytes or an
+ *                        address is invalid, or the drives are too small for a pool
  *   -E2BIG               opts has something set that this library does not know
  *   -ENODEV              a drive does not exist
  *   -EBUSY               a process has the drive's pool open

@@ -21,6 +21,7 @@ fn pool(directory: &tempfile::TempDir) -> CString {
         reserved: 0,
         chunk_bytes: 0,
         create_bytes: 64 << 20,
+        metadata_bytes: 0,
     };
     // SAFETY: all that the options point to is readable.
     assert_eq!(unsafe { stn_format(&raw const opts) }, 0);
@@ -86,4 +87,60 @@ fn a_program_that_listens_itself() {
     // SAFETY: the callback may be called with any context.
     let result = unsafe { stn_set_log(Some(ignore), std::ptr::null_mut(), STN_LOG_WARN) };
     assert_eq!(result, -libc::EEXIST);
+}
+
+/// How many checkpoints a pool of one file has room for.
+fn max_checkpoints(name: &CString) -> u64 {
+    let drives = [name.as_ptr()];
+    let opts = stn_pool_opts {
+        size: size_of::<stn_pool_opts>() as u32,
+        flags: STN_POOL_READ_ONLY,
+        drives: drives.as_ptr(),
+        cores: std::ptr::null(),
+        drive_count: 1,
+        core_count: 0,
+        huge_pages: STN_HUGE_OFF,
+        reactors: 0,
+        queue_depth: 0,
+        checksum_threads: 0,
+    };
+    let mut pool = 0;
+    // SAFETY: zeros are a value of a structure of integers.
+    let mut info: stn_pool_info = unsafe { std::mem::zeroed() };
+    info.size = size_of::<stn_pool_info>() as u32;
+    // SAFETY: all that the options point to is readable, and the rest is ours to write.
+    unsafe {
+        assert_eq!(stn_pool_open(&raw const opts, &raw mut pool), 0);
+        assert_eq!(stn_pool_info(pool, &raw mut info), 0);
+        assert_eq!(stn_pool_close(pool), 0);
+    }
+    info.max_checkpoints
+}
+
+/// The size of the metadata area came later than the structure: a program that was built before has
+/// a shorter one, and what lies behind it is not the library's.
+#[test]
+fn metadata_size_counts_where_the_program_knows_it() {
+    const FIRST_SIZE: usize = 40;
+    let size = size_of::<stn_format_opts>();
+    for (size, metadata_mib, expected) in
+        [(size, 0, 32), (size, 1, 16), (size, 16, 64), (FIRST_SIZE + 8, 1, 32)]
+    {
+        let directory = tempfile::tempdir().unwrap();
+        let name = CString::new(directory.path().join("drive").to_str().unwrap()).unwrap();
+        let drives = [name.as_ptr()];
+        let opts = stn_format_opts {
+            size: size as u32,
+            flags: 0,
+            drives: drives.as_ptr(),
+            drive_count: 1,
+            reserved: 0,
+            chunk_bytes: 0,
+            create_bytes: 64 << 20,
+            metadata_bytes: metadata_mib << 20,
+        };
+        // SAFETY: all that the options point to is readable.
+        assert_eq!(unsafe { stn_format(&raw const opts) }, 0);
+        assert_eq!(max_checkpoints(&name), expected, "{size} bytes, {metadata_mib} MiB");
+    }
 }

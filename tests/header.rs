@@ -36,7 +36,7 @@ fn layouts() -> Vec<Layout> {
         layout!(stn_pool_opts: size, flags, drives, cores, drive_count, core_count, huge_pages,
             reactors, queue_depth, checksum_threads),
         layout!(stn_format_opts: size, flags, drives, drive_count, reserved, chunk_bytes,
-            create_bytes),
+            create_bytes, metadata_bytes),
         layout!(stn_pool_info: size, drives, pool, generation, epoch, created_unix_ns, chunk_bytes,
             max_checkpoints, capacity_bytes, free_bytes, copies, reserved),
         layout!(stn_drive_info: size, volatile_cache, uuid, capacity_bytes, serial, address, model,

@@ -27,6 +27,7 @@ pub struct stn_format_opts {
     pub reserved: u32,
     pub chunk_bytes: u64,
     pub create_bytes: u64,
+    pub metadata_bytes: u64,
 }
 
 // SAFETY: integers and pointers without padding, the size first.
@@ -50,6 +51,7 @@ pub unsafe extern "C" fn stn_format(opts: *const stn_format_opts) -> c_int {
         let mirror = opts.flags & STN_FORMAT_MIRROR != 0;
         format_pool(&FormatOptions {
             chunk_bytes: (opts.chunk_bytes != 0).then_some(opts.chunk_bytes),
+            metadata_bytes: (opts.metadata_bytes != 0).then_some(opts.metadata_bytes),
             redundancy: if mirror { Redundancy::Mirror } else { Redundancy::None },
             create_bytes: (opts.create_bytes != 0).then_some(opts.create_bytes),
             force: opts.flags & STN_FORMAT_FORCE != 0,

@@ -52,6 +52,11 @@ static void options_of_format(void)
     opts.chunk_bytes = 5000;
     ERR(EINVAL, stn_format(&opts));
     opts.chunk_bytes = 0;
+    opts.metadata_bytes = MIB - 1;
+    ERR(EINVAL, stn_format(&opts));
+    opts.metadata_bytes = 33 * MIB;
+    ERR(EINVAL, stn_format(&opts));
+    opts.metadata_bytes = 0;
     opts.drives = &empty;
     ERR(EINVAL, stn_format(&opts));
     opts.drives = &strange;
