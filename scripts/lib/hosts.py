@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts on one machine: each has a network, processes, a host name and a /run of its own, and reaches an NVMe-oF target.
+"""Hosts on one machine, as containers are: each has a network, processes, mounts, IPC objects, a host name, a /run and a
+/dev/shm of its own, and reaches an NVMe-oF target.
 
 Make them within `run.private_network`: names and addresses of links are always the same."""
 
@@ -12,6 +13,8 @@ import time
 PREFIX = pathlib.Path(os.environ.get("STANCHION_SPDK_PREFIX") or "/opt/stanchion-spdk")
 # A command that takes longer hangs.
 LIMIT_SECONDS = 120
+# What a host shares with no other one, as in /proc/PID/ns.
+OWN = ("net", "mnt", "uts", "ipc", "pid", "cgroup")
 
 
 def checked(*command):
@@ -45,12 +48,16 @@ class Host:
     def __init__(self, name, number, target):
         self.name, self.link = name, f"host{number}"
         # The kernel ends everything in the pid namespace with its first process.
-        script = f"hostname {name} && mount -t tmpfs tmpfs /run && echo ready && exec sleep infinity"
-        self.keeper = subprocess.Popen(["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child",
-                                        "sh", "-c", script], stdout=subprocess.PIPE, text=True)
+        script = (f"hostname {name} && mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /dev/shm && echo ready && "
+                  "exec sleep infinity")
+        self.keeper = subprocess.Popen(["unshare", "--net", "--mount", "--uts", "--ipc", "--cgroup", "--pid", "--fork", "--mount-proc",
+                                        "--kill-child", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
         if self.keeper.stdout.readline() != "ready\n":
             raise RuntimeError(f"host {name} did not start")
         self.first = child_of(self.keeper.pid)
+        shared = [kind for kind in OWN if namespace(self.first, kind) == namespace("self", kind)]
+        if shared:
+            raise RuntimeError(f"host {name} shares {shared} with this one")
         ours, theirs = f"10.77.{number}.1", f"10.77.{number}.2"
         checked("ip", "link", "add", self.link, "type", "veth", "peer", "name", "eth0", "netns", self.first)
         checked("ip", "address", "add", f"{ours}/24", "dev", self.link)
@@ -60,7 +67,7 @@ class Host:
         self.drives = target.listen(ours)
 
     def start(self, command, **options):
-        return Running(["nsenter", "-t", str(self.first), "--net", "--mount", "--uts", "--pid", *command], **options)
+        return Running(["nsenter", "-t", str(self.first), "--net", "--mount", "--uts", "--ipc", "--cgroup", "--pid", *command], **options)
 
     def run(self, command, **options):
         return self.start(command, **options).end()
@@ -69,6 +76,10 @@ class Host:
         self.keeper.kill()
         self.keeper.wait()
         subprocess.run(["ip", "link", "delete", self.link], check=False, stderr=subprocess.DEVNULL)
+
+
+def namespace(pid, kind):
+    return os.readlink(f"/proc/{pid}/ns/{kind}")
 
 
 def child_of(pid, limit_seconds=10.0):
