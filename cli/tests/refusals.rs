@@ -117,6 +117,32 @@ fn held_and_mounted_drives_are_never_formatted() {
     drop(unmount);
 }
 
+/// A block of ours must be whole sectors: it is what a drive writes at once.
+#[test]
+fn sectors_larger_than_a_block_are_refused() {
+    for (sector, code) in [("512", 0), ("4096", 0), ("8192", 13)] {
+        let mut place = Place::empty();
+        place.file("disk.img", &vec![0; DRIVE_BYTES as usize]);
+        let image = place.path("disk.img").display().to_string();
+        let made = tool("losetup").args(["--find", "--show", "-b", sector, &image]).output();
+        let Some(made) = made.ok().filter(|output| output.status.success()) else {
+            eprintln!("skipped: no loop device with sectors of {sector} bytes can be made");
+            continue;
+        };
+        let device = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+        let _detach = Undo("losetup", device.clone());
+        place.drives = vec![device.clone()];
+        let formatted = place.run(&["format", "--yes"]);
+        if code == 0 {
+            formatted.ok();
+            continue;
+        }
+        formatted.fails(code, &[&device, "8192", "use another drive"]);
+        place.run(&["format", "--yes", "--force"]).fails(code, &[&device]);
+        assert!(place.read("disk.img").iter().all(|byte| *byte == 0), "a refusal wrote to it");
+    }
+}
+
 #[test]
 fn the_drives_must_be_those_of_one_pool() {
     let place = saved(2);

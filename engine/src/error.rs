@@ -347,7 +347,7 @@ pub enum Error {
     },
     /// A checkpoint was removed while it was read, by the process that owns the pool.
     #[error(
-        "stale: checkpoint {0} was removed, or the pool was formatted, while it was read; nothing of it counts: run `stanchion list`, and read again what is there"
+        "stale: checkpoint {0} was removed, or the pool was formatted, while it was read; nothing of it counts: run `stanchion list`, and read again what is there; a program that has the pool open opens it again first"
     )]
     Stale(String),
     /// The commit, and everything it covers, failed without harm to what was committed before.

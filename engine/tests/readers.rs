@@ -81,8 +81,14 @@ fn what_was_removed_is_stale_and_what_was_not_is_whole() {
     // Its tables may still be there, or be something else's; they are never called damaged.
     assert!(error.is_none_or(|error| matches!(error, Error::Stale(_))));
     assert_eq!(restore(&reader, &name("kept@1"), &kept), Ok(()));
+    // A reader keeps its generation; another opening, in the same process too, shows the newest.
+    let newest = (name("newest@1"), Pattern::new(7, MIB));
+    save(&owner, &newest.0, &newest.1).unwrap();
+    assert!(matches!(reader.find(&newest.0), Err(Error::NoSuchCheckpoint(_))));
     let later = drives.open_read_only();
     assert!(matches!(later.find(&name("gone@1")), Err(Error::NoSuchCheckpoint(_))));
+    assert_eq!(restore(&later, &newest.0, &newest.1), Ok(()));
+    assert_eq!(restore(&reader, &name("kept@1"), &kept), Ok(()));
 }
 
 #[test]

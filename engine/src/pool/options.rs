@@ -9,6 +9,9 @@ use crate::memory::HugePages;
 pub enum PoolMode {
     /// List, restore, verify. Writes nothing; several processes may do it at once. Drives may be
     /// missing: data that needs them cannot be restored.
+    ///
+    /// The pool shows the generation that was the newest when it was opened. To see a later one
+    /// open the pool again, also beside this one: a reader takes no lock.
     ReadOnly,
     /// Everything. One process at a time.
     #[default]

@@ -11,7 +11,7 @@ use crate::format::testing::{mirror_label, striped_label};
 use crate::format::{
     Access, Attributes, CatalogueEntry, DriveState, Label, MetaExtent, Owner, Root, Shard,
 };
-use crate::limits::{CATALOGUE_SLOTS, MAX_DRIVE_BYTES, ROOT_SLOTS};
+use crate::limits::{CATALOGUE_SLOTS, MAX_DRIVE_BYTES, MAX_SHARD_LIST_BYTES, ROOT_SLOTS};
 use crate::name::CheckpointName;
 use crate::units::{Copies, Generation};
 
@@ -320,4 +320,28 @@ fn where_no_root_can_be_written_the_catalogues_of_the_two_newest_generations_sta
         assert!(kept.iter().all(|kept| slot(*kept) != slot(next)), "{next}");
         state.skip_generation();
     }
+}
+
+/// Refused before any space is reserved, and by the bytes, not by the number of shards.
+#[test]
+fn a_list_of_too_many_bytes_is_refused_at_begin() {
+    let mut state = state(2);
+    let (free, free_meta) = (state.free_slots(), state.free_meta_units());
+    let name = |number: u64| format!("{number:0>1000}");
+    let shard = |number| Shard {
+        name: name(number),
+        offset_bytes: number,
+        len_bytes: 1,
+        ..Shard::default()
+    };
+    let count = MAX_SHARD_LIST_BYTES / 1000;
+    let shards = (0..count).map(shard).collect();
+    let refused =
+        state.begin(&CheckpointSpec { shards, ..spec(1, 1, 0, CHUNK) }, Uuid::from_u128(1));
+    let Err(BeginError::Failed(Error::Usage(why))) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("run@1") && why.contains(&format!("{count} shards")), "{why}");
+    assert!(why.contains("merge small shards"), "{why}");
+    assert_eq!((state.free_slots(), state.free_meta_units()), (free, free_meta));
+    // Nothing of it is left: the same name begins with fewer.
+    begin(&mut state, &spec(1, 1, 0, CHUNK));
 }
