@@ -3,8 +3,8 @@
 //!
 //! `cargo bench --bench opening -- fill FOLDER DRIVES SIZE CHUNK BYTES PARTICIPANTS SHARDS` makes a
 //! pool of new sparse files in FOLDER, and fills it with checkpoints of BYTES until none fits; see
-//! `fill_pool` for what is written. `-- open FOLDER DRIVES read|write` opens it once, in a process of
-//! its own, so that the peak of its memory is that of the opening. Each prints one JSON document.
+//! `fill_pool` for what is written. `-- open FOLDER DRIVES read|write` opens it once, in a process
+//! of its own, so that the peak of its memory is that of the opening. Each prints a JSON document.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -60,7 +60,8 @@ fn open(words: &[String]) {
     let (peak, after) = (status_bytes("VmHWM:") - before, status_bytes("VmRSS:") - before);
     assert!(pool.notices().is_empty(), "{:?}", pool.notices());
     println!(
-        "{{\"checkpoints\":{},\"seconds\":{seconds},\"peak_bytes\":{peak},\"after_bytes\":{after}}}",
+        "{{\"checkpoints\":{},\"seconds\":{seconds},\"peak_bytes\":{peak},\
+         \"after_bytes\":{after}}}",
         pool.list().len()
     );
 }

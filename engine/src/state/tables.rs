@@ -6,8 +6,8 @@
 //! - Tables take units from the end of the area, manifests from its start, where they need the same
 //!   units free on every drive. So neither breaks up the room of the other before the area is full.
 //! - A table and its list follow each other in the same units: both are written and freed at once.
-//! - Where fewer drives take part than there are copies, absent drives get the other copies: nothing
-//!   is written there yet, and the drive that takes the place gets them when it is filled.
+//! - Where fewer drives take part than there are copies, absent drives get the other copies:
+//!   nothing is written there yet, and the drive that takes the place gets them when it is filled.
 
 use std::cmp::Reverse;
 
@@ -30,9 +30,9 @@ pub(super) struct TablePlaces {
 }
 
 impl State {
-    /// Units for the copies of a table and a list, or `None` when a drive too few of those that take
-    /// part has room; then some may be in use, and free space has to be derived again. A copy on an
-    /// absent drive is left out where that has no room.
+    /// Units for the copies of a table and a list, or `None` when a drive too few of those that
+    /// take part has room; then some may be in use, and free space has to be derived again. A copy
+    /// on an absent drive is left out where that has no room.
     pub(super) fn place_tables(
         &mut self,
         table_blocks: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pool that is filled with checkpoints until no further one fits. Opening it is what is measured.
+//! A pool that is filled with checkpoints until no further one fits. Opening it is measured.
 
 use std::cell::RefCell;
 
@@ -47,8 +47,8 @@ pub struct Filled {
 
 /// Formats these drives and commits checkpoints until no further one fits. Space is reserved and
 /// committed as in a pool that is open, and manifests, segment tables and catalogues are written.
-/// Two things are not written: data, and shard lists, which are placed with their full size. Opening
-/// a pool reads neither.
+/// Two things are not written: data, and shard lists, which are placed with their full size.
+/// Opening a pool reads neither.
 ///
 /// # Errors
 /// Those of formatting and of commits.

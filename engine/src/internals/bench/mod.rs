@@ -3,8 +3,8 @@
 //! [`ReactorHarness`] and a [`RecoveryHarness`], over simulated drives; and [`fill_pool`], which
 //! makes a full pool for a bench to open.
 //!
-//! - In a harness no thread is started and nothing waits for a clock, so every run takes the same number of
-//!   instructions.
+//! - In a harness no thread is started and nothing waits for a clock, so every run takes the same
+//!   number of instructions.
 //! - The code is the one that a pool runs. Each harness checks the results and panics when they are
 //!   wrong or missing: a figure of work that was not done is worse than none.
 
