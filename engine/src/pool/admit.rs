@@ -9,11 +9,10 @@
 use crate::address::DriveAddress;
 use crate::commit;
 use crate::device::retrying::Retrying;
-use crate::device::{self, Device, DriveInfo, OpenMode};
+use crate::device::{self, Device, OpenMode};
 use crate::direct::DirectDrives;
 use crate::drives::Drives as _;
 use crate::error::Error;
-use crate::format::{DriveEntry, DriveState, Label};
 use crate::host::safety::{self, Findings};
 use crate::memory::HugePages;
 use crate::pool::content::{Content, Survey, read_content};
@@ -25,10 +24,8 @@ use crate::pool::options::{PoolMode, PoolOptions};
 use crate::pool::ownership::Ownership;
 use crate::pool::same_drive;
 use crate::recover::labels::read_labels;
-use crate::recover::membership::Membership;
 use crate::recover::opening::{Identified, identify};
-use crate::recover::roots::read_roots;
-use crate::units::DriveIndex;
+use crate::recover::vacancy::{Choice, Vacancy, past_of};
 
 /// A drive that was admitted.
 #[derive(Clone, Debug)]
@@ -145,11 +142,13 @@ fn admit_checked(
     if membership.label.copies > 1 && !wanted.force {
         same_drive::refuse_one_medium(&info, drives.info())?;
     }
-    let own_label = match own_label {
-        Some(own) => past_of(&own, &membership, &mut drives, &mut alone, wanted.force)?,
+    let choice =
+        Choice { replaces: wanted.replaces, force: wanted.force, degraded: wanted.degraded };
+    let past = match &own_label {
+        Some(own) => past_of(own, &membership, &mut drives, &mut alone, choice)?,
         None => None,
     };
-    let vacancy = Vacancy::find(&membership, own_label.as_ref(), &info, wanted)?;
+    let vacancy = Vacancy::find(&membership, past.as_ref(), &info, choice)?;
     if !vacancy.returning {
         Survey::of(&info, content, in_use).check(wanted.force)?;
     }
@@ -159,139 +158,9 @@ fn admit_checked(
     devices[place] = alone.into_devices().remove(0);
     let mut drives = DirectDrives::new(devices, pages)?;
     let replaced_serial = membership.label.drives[place].serial.clone();
-    let mut label = membership.label.clone();
-    label.follow(&membership.label);
-    let entry = &mut label.drives[place];
-    entry.state = DriveState::Rebuilding;
-    if !vacancy.returning {
-        entry.uuid = new_id();
-        entry.serial = label_serial(&info);
-    }
-    let is_there = |drive: &DriveIndex| {
-        *drive == vacancy.place || membership.order[drive.as_usize()].is_some()
-    };
-    let there: Vec<DriveIndex> = label.live().filter(is_there).collect();
-    commit::take_in(&mut drives, &label, vacancy.place, &there)?;
+    let label = vacancy.label(&membership, new_id(), label_serial(&info));
+    commit::take_in(&mut drives, &label, vacancy.place, &vacancy.there(&membership))?;
     same_drive::read_back_newcomer(&mut drives, &label, vacancy.place)?;
     let serial = label.drives[place].serial.clone();
     Ok(Admission { serial, replaced_serial, returning: vacancy.returning })
-}
-
-/// The label of a drive that comes back, if it is of the past of the pool as the other drives have
-/// it. Anything else that it holds of this pool is a history of its own, or a later state, and is
-/// not destroyed without `force`.
-fn past_of(
-    own: &Label,
-    membership: &Membership,
-    drives: &mut DirectDrives,
-    alone: &mut DirectDrives,
-    force: bool,
-) -> Result<Option<Label>, Error> {
-    let info = alone.info()[0].clone();
-    let refused = |what: &str| {
-        if force {
-            return Ok(None);
-        }
-        let reason = format!("{what}; --force destroys what it holds");
-        let (address, serial) = (info.address.clone(), own.drive().serial.clone());
-        Err(Error::Refused { address, serial, reason })
-    };
-    if !membership.label.descends_from(own) {
-        return refused(if own.descends_from(&membership.label) {
-            "it holds a later state of the pool than the drives that were named"
-        } else {
-            "it holds another history of the pool than the drives that were named"
-        });
-    }
-    let newest = |drives: &mut DirectDrives, label: &Label| -> Result<Option<(u64, u64)>, Error> {
-        let roots = read_roots(drives, label)?;
-        Ok(roots.newest().map(|root| (root.epoch, root.generation.0)))
-    };
-    let entry = DriveEntry { state: DriveState::Member, ..own.drive().clone() };
-    let (index, drive) = (DriveIndex(0), vec![entry]);
-    let only = Label { index, drives: drive, copies: 1, table_copies: 1, ..own.clone() };
-    let own_newest = newest(alone, &only)?;
-    if own_newest > newest(drives, &membership.for_reading()?)? {
-        return refused("it holds a later generation of the pool than the drives that were named");
-    }
-    Ok(Some(own.clone()))
-}
-
-/// The place that the drive gets.
-struct Vacancy {
-    place: DriveIndex,
-    returning: bool,
-}
-
-impl Vacancy {
-    fn find(
-        membership: &Membership,
-        own_label: Option<&Label>,
-        info: &DriveInfo,
-        wanted: Wanted<'_>,
-    ) -> Result<Vacancy, Error> {
-        let label = &membership.label;
-        let numbered = || (0..).map(DriveIndex).zip(&label.drives);
-        let is_vacant = |place: DriveIndex| membership.order[place.as_usize()].is_none();
-        let known =
-            own_label.and_then(|own| numbered().find(|(_, entry)| entry.uuid == own.drive().uuid));
-        let vacant: Vec<_> = numbered().filter(|(place, _)| is_vacant(*place)).collect();
-        let serials =
-            || vacant.iter().map(|(_, e)| e.serial.as_str()).collect::<Vec<_>>().join(", ");
-        let of_serial = |serial| vacant.iter().find(|(_, entry)| entry.serial == serial);
-        let pool = label.pool;
-        let (place, entry) = match (known, wanted.replaces, vacant.as_slice()) {
-            (Some((place, entry)), ..) if !is_vacant(place) => {
-                let (address, serial) = (info.address.clone(), entry.serial.clone());
-                return Err(Error::DuplicateDrive { address, serial });
-            }
-            (Some((_, entry)), Some(serial), _) if entry.serial != serial => {
-                return Err(Error::Usage(format!(
-                    "drive {} ({}) has a place of its own in the pool, and cannot get that of \
-                     {serial}",
-                    info.address, entry.serial
-                )));
-            }
-            (Some(known), ..) => known,
-            (None, _, []) => {
-                return Err(Error::Usage(format!(
-                    "pool {pool}: no drive is missing, so no drive can be replaced"
-                )));
-            }
-            (None, Some(serial), _) => *of_serial(serial).ok_or_else(|| {
-                Error::Usage(format!(
-                    "pool {pool}: no drive {serial} is missing; those that are: {}",
-                    serials()
-                ))
-            })?,
-            (None, None, [only]) => *only,
-            (None, None, _) => {
-                return Err(Error::Usage(format!(
-                    "pool {pool}: more than one drive is missing: {}; name those that are sound, \
-                     or pass --replaces SERIAL with the serial of the lost one",
-                    serials()
-                )));
-            }
-        };
-        let returning = known.is_some();
-        let missing = membership.missing.iter().filter(|missing| **missing != place);
-        let missing: Vec<String> =
-            missing.map(|drive| label.drives[drive.as_usize()].serial.clone()).collect();
-        if !missing.is_empty() && !wanted.degraded {
-            let total = label.drives.len();
-            return Err(Error::MissingDrives { pool, missing, total });
-        }
-        // The newcomer is filled from a member.
-        let is_source = |drive: DriveIndex| drive != place && !is_vacant(drive);
-        if !label.members().any(is_source) {
-            membership.without_missing()?;
-        }
-        if entry.capacity_bytes > info.capacity_bytes {
-            return Err(Error::Usage(format!(
-                "drive {} ({}) has {} bytes; the drive that it replaces had {}",
-                info.address, info.serial, info.capacity_bytes, entry.capacity_bytes
-            )));
-        }
-        Ok(Vacancy { place, returning })
-    }
 }

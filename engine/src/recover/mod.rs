@@ -25,3 +25,4 @@ pub(crate) mod one_drive;
 pub(crate) mod opening;
 pub(crate) mod roots;
 pub(crate) mod unlabelled;
+pub(crate) mod vacancy;

@@ -10,7 +10,7 @@ use std::ops::Range;
 use crate::drives::Drives;
 use crate::error::{Error, IoError};
 use crate::format::{
-    CatalogueEntry, DriveState, FormatError, Label, Manifest, SegmentTable, Shard,
+    CatalogueEntry, DriveState, FormatError, Label, Manifest, Root, SegmentTable, Shard,
 };
 use crate::notice::Notice;
 use crate::pool::handle::Pool;
@@ -76,29 +76,7 @@ impl<'a> MetadataPass<'a> {
             if repair {
                 context.state().check_poison()?;
             }
-            let drives = keeper.drives();
-            let mut notices = Vec::new();
-            let mut copies = 0;
-            let mut labels: Vec<_> = label.drives.iter().map(|_| None).collect();
-            for drive in label.live() {
-                // A pool that is open for reading has a label of its own where drives are missing.
-                labels[drive.as_usize()] = Some(match context.mode {
-                    PoolMode::ReadWrite => check_labels(drives, &label, drive),
-                    PoolMode::ReadOnly => read_labels(drives, drive.as_usize())?,
-                });
-                copies += 4;
-            }
-            notices.extend(repair_labels(drives, &labels, repair));
-            let roots = check_roots(drives, &label, &root, context.mode == PoolMode::ReadOnly)?;
-            copies += 2 * label.live().count();
-            notices.extend(repair_roots(drives, &label, &roots, repair).0);
-            let (subject, decode) = (catalogue_subject(), decode_catalogue(&label, &root));
-            let places = everywhere(&label, &root.catalogue);
-            let found = metadata::check_copies(drives, &label, places, &subject, &decode);
-            copies += label.live().count();
-            let sound = found.object.map(|(_, bytes)| bytes).filter(|_| repair);
-            notices.extend(mend(drives, &found.bad, sound.as_deref()));
-            Ok::<_, Error>((copies, notices))
+            check_pool(keeper.drives(), &label, &root, context.mode, repair)
         })??;
         tally.metadata_read(copies);
         tally.take_notices(notices);
@@ -386,4 +364,37 @@ fn mend(drives: &mut dyn Drives, bad: &[BadCopy], sound: Option<&[u8]>) -> Vec<N
         Some(_) => repair_metadata(drives, bad, sound),
         None => bad.iter().map(|copy| Notice::DamagedCopy(copy.damage.clone())).collect(),
     }
+}
+
+/// Checks labels, roots and the catalogue of a pool whose label and newest root are known, and with
+/// `repair` mends them. The result is how many copies were read, and what is wrong.
+pub(crate) fn check_pool(
+    drives: &mut dyn Drives,
+    label: &Label,
+    root: &Root,
+    mode: PoolMode,
+    repair: bool,
+) -> Result<(usize, Vec<Notice>), Error> {
+    let mut notices = Vec::new();
+    let mut copies = 0;
+    let mut labels: Vec<_> = label.drives.iter().map(|_| None).collect();
+    for drive in label.live() {
+        // A pool that is open for reading has a label of its own where drives are missing.
+        labels[drive.as_usize()] = Some(match mode {
+            PoolMode::ReadWrite => check_labels(drives, label, drive),
+            PoolMode::ReadOnly => read_labels(drives, drive.as_usize())?,
+        });
+        copies += 4;
+    }
+    notices.extend(repair_labels(drives, &labels, repair));
+    let roots = check_roots(drives, label, root, mode == PoolMode::ReadOnly)?;
+    copies += 2 * label.live().count();
+    notices.extend(repair_roots(drives, label, &roots, repair).0);
+    let (subject, decode) = (catalogue_subject(), decode_catalogue(label, root));
+    let places = everywhere(label, &root.catalogue);
+    let found = metadata::check_copies(drives, label, places, &subject, &decode);
+    copies += label.live().count();
+    let sound = found.object.map(|(_, bytes)| bytes).filter(|_| repair);
+    notices.extend(mend(drives, &found.bad, sound.as_deref()));
+    Ok((copies, notices))
 }
