@@ -20,18 +20,27 @@ pub enum Bug {
     ChecksumNotCompared,
     /// The state adopts a generation before it is durable.
     AdoptedEarly,
+    /// An older generation is chosen by its number, not as the parent of the newest root.
+    ParentNotChecked,
+    /// A repair blanks a place for a root that it could not read.
+    UnreadRootZeroed,
+    /// A drive is admitted in place of one that is sound and was only not named.
+    HealthyReplaced,
 }
 
 impl Bug {
     /// All of them.
     #[cfg(any(test, feature = "internals"))]
-    pub const ALL: [Bug; 6] = [
+    pub const ALL: [Bug; 9] = [
         Bug::SkipFlush,
         Bug::RootFirst,
         Bug::ExtentFreedEarly,
         Bug::SlotReused,
         Bug::ChecksumNotCompared,
         Bug::AdoptedEarly,
+        Bug::ParentNotChecked,
+        Bug::UnreadRootZeroed,
+        Bug::HealthyReplaced,
     ];
 
     /// Its name on the command line.
@@ -44,6 +53,9 @@ impl Bug {
             Bug::SlotReused => "slot-reused",
             Bug::ChecksumNotCompared => "checksum-not-compared",
             Bug::AdoptedEarly => "adopted-early",
+            Bug::ParentNotChecked => "parent-not-checked",
+            Bug::UnreadRootZeroed => "unread-root-zeroed",
+            Bug::HealthyReplaced => "healthy-replaced",
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::error::{Damage, Error, IoError};
 use crate::format::{FormatError, Label, Root, Zone};
 use crate::limits::{BLOCK_BYTES, ROOT_SLOTS};
 use crate::notice::Notice;
+use crate::planted::{Bug, planted};
 pub(crate) use crate::recover::history::Break;
 use crate::recover::history::{History, TwoOwners};
 use crate::units::{DriveIndex, Generation};
@@ -335,7 +336,9 @@ pub(crate) fn repair_roots(
             None => true,
             // The drive says that the bytes are lost, and another place has them.
             Some(error) => {
-                roots.known_slot == Some(bad.slot) || root.is_some() && error.is_damage()
+                roots.known_slot == Some(bad.slot)
+                    || root.is_some() && error.is_damage()
+                    || planted(Bug::UnreadRootZeroed)
             }
         };
         let uuid = label.drives[bad.drive.as_usize()].uuid;

@@ -13,6 +13,7 @@ use crate::drive_info::DriveInfo;
 use crate::drives::Drives;
 use crate::error::Error;
 use crate::format::{DriveEntry, DriveState, Label};
+use crate::planted::{Bug, planted};
 use crate::recover::membership::Membership;
 use crate::recover::roots::read_roots;
 use crate::units::DriveIndex;
@@ -119,6 +120,7 @@ impl Vacancy {
                 ))
             })?,
             (None, None, [only]) => *only,
+            (None, None, [first, ..]) if planted(Bug::HealthyReplaced) => *first,
             (None, None, _) => {
                 return Err(Error::Usage(format!(
                     "pool {pool}: more than one drive is missing: {}; name those that are sound, \
