@@ -11,12 +11,13 @@ use uuid::Uuid;
 use crate::device::DriveInfo;
 use crate::drives::Drives;
 use crate::error::Error;
+use crate::format::Layout;
 use crate::host::safety::Findings;
 use crate::limits::BLOCK_BYTES;
 use crate::pool::foreign::{beside_label, own_blocks, read_ends};
 use crate::recover::labels::read_labels;
 use crate::recover::one_drive;
-use crate::recover::unlabelled::leftover;
+use crate::recover::unlabelled::{has_tombstone, leftover};
 
 /// What a drive holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +110,7 @@ impl Survey {
 }
 
 /// What the drive at `index` holds, by its bytes.
-pub(super) fn read_content(drives: &mut dyn Drives, index: usize) -> Result<Content, Error> {
+pub(crate) fn read_content(drives: &mut dyn Drives, index: usize) -> Result<Content, Error> {
     match read_labels(drives, index) {
         Ok(labels) => {
             let label = &labels.label;
@@ -149,8 +150,13 @@ fn without_label(drives: &mut dyn Drives, index: usize) -> Result<Content, Error
         let what = format!("pool {}, whose labels are gone (its checkpoints: {count})", left.pool);
         return Ok(Content::Foreign(what));
     }
-    // A pool without checkpoints, or one that was never finished.
-    for block in own_blocks(&ends, capacity_bytes) {
+    // A pool without checkpoints, or one that was never finished. Its first label may be torn, even
+    // without its start.
+    let mut own = own_blocks(&ends, capacity_bytes);
+    if has_tombstone(drives, index)? {
+        own.extend(Layout::label_offsets(capacity_bytes));
+    }
+    for block in own {
         ends.clear(block..block + BLOCK_BYTES);
     }
     let unread = || {

@@ -15,7 +15,7 @@ use crate::format::layout::MIN_DRIVE_BYTES;
 use crate::format::{FormatError, Label, Layout};
 use crate::limits::BLOCK_BYTES;
 use crate::notice::Notice;
-use crate::recover::unlabelled::leftover;
+use crate::recover::unlabelled::{has_tombstone, leftover};
 use crate::units::DriveIndex;
 
 /// The labels that were read from one drive.
@@ -240,7 +240,13 @@ fn no_label(drives: &mut dyn Drives, index: usize, copies: &[Copy]) -> Error {
         return read_error(drives, drive, offset, error);
     }
     if let Some((offset, detail)) = corrupt {
-        return label_damage(&serial, offset, detail).into();
+        // The last old label and the first new one are written while tombstones are in the front:
+        // torn by a crash, they are no damage.
+        return match has_tombstone(drives, index) {
+            Ok(true) => Error::NotFormatted { address, serial },
+            Ok(false) => label_damage(&serial, offset, detail).into(),
+            Err(error) => error,
+        };
     }
     match leftover(drives, index) {
         Ok(None) => Error::NotFormatted { address, serial },

@@ -25,16 +25,24 @@ pub(crate) struct Leftover {
 /// [`Error::Io`] for a failed read that says nothing about the bytes. What the drive has lost is
 /// passed over.
 pub(crate) fn leftover(drives: &mut dyn Drives, index: usize) -> Result<Option<Leftover>, Error> {
-    for offset_bytes in Layout::front_label_offsets() {
-        let block = read(drives, index, offset_bytes, BLOCK_BYTES)?;
-        if block.is_some_and(|block| is_tombstone(&block, offset_bytes)) {
-            return Ok(None);
-        }
+    if has_tombstone(drives, index)? {
+        return Ok(None);
     }
     let Some(root) = newest_root(drives, index)? else { return Ok(None) };
     let checkpoints = count_checkpoints(drives, index, &root)?;
     let pool = root.pool;
     Ok((checkpoints != Some(0)).then_some(Leftover { pool, checkpoints }))
+}
+
+/// Whether a format or an admission of the drive was interrupted: nothing on it counts.
+pub(crate) fn has_tombstone(drives: &mut dyn Drives, index: usize) -> Result<bool, Error> {
+    for offset_bytes in Layout::front_label_offsets() {
+        let block = read(drives, index, offset_bytes, BLOCK_BYTES)?;
+        if block.is_some_and(|block| is_tombstone(&block, offset_bytes)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The newest sound root on a drive, of whichever pool.
