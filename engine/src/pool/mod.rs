@@ -24,6 +24,8 @@ pub use crate::notice::Notice;
 #[cfg(any(test, feature = "internals"))]
 pub use admit::admit_on;
 pub use admit::{Admission, Replacement, admit};
+#[cfg(any(test, feature = "internals"))]
+pub(crate) use content::read_content;
 pub use content::{Content, Survey};
 #[cfg(any(test, feature = "internals"))]
 pub use format::format_on;
@@ -32,4 +34,6 @@ pub use handle::Pool;
 pub use info::{CheckpointInfo, PoolDrive, PoolInfo, SegmentInfo};
 pub use options::{PoolMode, PoolOptions};
 pub use sizing::PoolSizing;
+#[cfg(any(test, feature = "internals"))]
+pub(crate) use verify::{Begin, ChunkCheck, Step, Verdict, check_pool};
 pub use verify::{Filled, VerifyProgress, VerifyReport};

@@ -303,6 +303,20 @@ impl Content {
         }
     }
 
+    /// Whether the durable blocks from one byte on are zeros.
+    pub(super) fn is_blank(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        let blocks = offset_bytes / BLOCK_BYTES..(offset_bytes + len_bytes).div_ceil(BLOCK_BYTES);
+        match &self.store {
+            Store::Dense(bytes) => {
+                let (start, end) = (blocks.start as usize * BLOCK, blocks.end as usize * BLOCK);
+                bytes[start..end.min(bytes.len())].iter().all(|byte| *byte == 0)
+            }
+            Store::Sparse { durable, .. } => {
+                durable.0.range(blocks).all(|(_, version)| *version.data == ZEROES)
+            }
+        }
+    }
+
     /// Calls `each` with every durable block that is not all zero, in order.
     pub(super) fn for_each_durable(&self, mut each: impl FnMut(u64, &[u8])) {
         match &self.store {

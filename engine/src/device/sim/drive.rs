@@ -265,6 +265,11 @@ impl SimDrive {
         hardware.content.tamper(offset_bytes, len, change);
     }
 
+    /// Whether all of these bytes are zeros, as far as they are durable.
+    pub fn is_blank(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        self.lock().content.is_blank(offset_bytes, len_bytes)
+    }
+
     /// A fingerprint of what is durable: equal for equal content, whatever wrote it.
     pub fn durable_digest(&self) -> u128 {
         let mut hash = Xxh3::new();

@@ -4,23 +4,21 @@
 
 use std::collections::HashSet;
 
+use super::contents::{read_tables, verify_checkpoint, verify_retired};
 use super::explorer::{Explorer, Tally, Watched, digest};
 use super::images::Effort;
-use super::lab::{CHUNK_BYTES, Lab, Without, open_as, open_pool};
+use super::lab::{Lab, Without, open_as, open_pool};
 use super::live::Live;
-use super::model::{Contents, Expected, Stored, chunk_bytes};
-use crate::checksum::chunk_is_sound;
+use super::model::{Contents, Expected};
 use crate::device::sim::{SimDrive, SimRng};
-use crate::drives::{DriveCommand, Drives};
-use crate::error::{Damage, Error};
+use crate::error::Error;
 use crate::format::layout::META_UNIT_BYTES;
-use crate::format::{Label, Manifest, Owner, SegmentTable, crc64};
+use crate::format::{Label, Manifest, Owner};
 use crate::limits::BLOCK_BYTES;
 use crate::pool::Notice;
-use crate::recover::metadata;
 use crate::recover::opening::Opening;
 use crate::state::{Availability, Committed, State};
-use crate::units::{DriveIndex, Location};
+use crate::units::DriveIndex;
 
 /// Far after every time in a pool's life.
 const LATER_UNIX_NS: u64 = 1_800_000_000_000_000_000;
@@ -113,12 +111,15 @@ impl Checker<'_> {
         let mut drives = self.lab.drive(image).map_err(|error| error.to_string())?;
         for committed in state.checkpoints() {
             let stored = &contents[&committed.name()];
-            match verify_checkpoint(&mut drives, state.label(), committed, stored)? {
+            match verify_checkpoint(&mut drives, image, state.label(), committed, stored)? {
                 None => {}
                 Some(damage) => return Err(format!("after a crash without damage: {damage}")),
             }
         }
-        Ok(())
+        match self.expected.history.get(&(generation - 1)) {
+            Some(before) => verify_retired(&mut drives, image, state, before),
+            None => Ok(()),
+        }
     }
 
     /// Opens for writing: the same is visible, free space is what no checkpoint needs, what
@@ -142,8 +143,7 @@ impl Checker<'_> {
             let mut expected = self.expected.clone();
             expected.begin(generation + 1, contents.clone());
             expected.acknowledge(generation + 1);
-            let mut explorer = self.explorer(image, expected, DEEPER);
-            explorer.effort = Effort::NONE;
+            let explorer = self.explorer(image, expected);
             let mut live = Live::adopt(explorer, opened.state, LATER_UNIX_NS)?;
             live.save_again()?;
             let (sims, expected) = live.end();
@@ -176,7 +176,7 @@ impl Checker<'_> {
 
     /// With the newest catalogue damaged on every drive, the generation before is opened on request
     /// only, reported, and whole: the two newest generations are never overwritten.
-    fn fall_back(&self, image: &[SimDrive], generation: u64) -> Result<(), String> {
+    pub(super) fn fall_back(&self, image: &[SimDrive], generation: u64) -> Result<(), String> {
         let Some(before) = self.expected.history.get(&(generation - 1)) else { return Ok(()) };
         let damaged: Vec<SimDrive> = image.iter().map(SimDrive::fork).collect();
         let label = self.open(&damaged, false)?.state.label().clone();
@@ -208,6 +208,16 @@ impl Checker<'_> {
         // What was written after the older generation is the newest now.
         let opened = self.open(&damaged, false)?;
         self.generation_is(&opened.state, generation + 1)?;
+        same_names(&opened.state, before)?;
+        // The one that was given up can be read again, and its successor cannot. It is not the
+        // parent of that: its space may be in use again.
+        damaged.iter().for_each(|sim| sim.corrupt(offset, BLOCK_BYTES, self.seed));
+        let offset = label.layout.catalogue_offset(crate::units::Generation(generation + 1));
+        damaged.iter().for_each(|sim| sim.corrupt(offset, BLOCK_BYTES, self.seed));
+        let opened = self
+            .open_falling_back(&damaged, false, true)
+            .map_err(|error| format!("after damage to a second catalogue: {error}"))?;
+        self.generation_is(&opened.state, generation - 1)?;
         same_names(&opened.state, before)
     }
 
@@ -257,7 +267,7 @@ impl Checker<'_> {
                 }
                 let stored = &contents[&committed.name()];
                 if let Some(error) =
-                    verify_checkpoint(&mut without, state.label(), committed, stored)?
+                    verify_checkpoint(&mut without, &damaged, state.label(), committed, stored)?
                 {
                     return Err(context(error.to_string()));
                 }
@@ -281,7 +291,8 @@ impl Checker<'_> {
         // What recovery saw it must keep: a user may have seen it.
         expected.see(generation);
         expected.begin(generation + 1, contents);
-        let mut explorer = self.explorer(&copies, expected, DEEPER);
+        let mut explorer = self.explorer(&copies, expected);
+        explorer.effort = Effort { exhaustive: 4, structured: true, random: 4, units: true };
         let mut drives = self.lab.drive(&copies).map_err(|error| error.to_string())?;
         let mut watched = Watched { drives: &mut drives, explorer: &mut explorer };
         open_pool(&mut watched, true, LATER_UNIX_NS, &mut Vec::new())
@@ -294,24 +305,9 @@ impl Checker<'_> {
         }
     }
 
-    fn explorer(&self, sims: &[SimDrive], expected: Expected, depth: u32) -> Explorer<'_> {
-        Explorer {
-            lab: self.lab,
-            tally: self.tally,
-            sims: sims.to_vec(),
-            expected,
-            effort: Effort { exhaustive: 4, structured: true, random: 4 },
-            rng: SimRng::new(self.seed),
-            images: 0,
-            violation: None,
-            guards: true,
-            protected: Vec::new(),
-            cut_one_in: 0,
-            kill_after: None,
-            late: Vec::new(),
-            survivors: None,
-            depth,
-        }
+    fn explorer(&self, sims: &[SimDrive], expected: Expected) -> Explorer<'_> {
+        let explorer = Explorer::new(self.lab, self.tally, sims.to_vec(), expected, self.seed);
+        Explorer { depth: DEEPER, ..explorer }
     }
 }
 
@@ -373,87 +369,6 @@ pub(super) fn metadata_places(
         places.extend(runs.map(|run| (run.drive, run.offset_bytes(), run.len_bytes())));
     }
     places
-}
-
-/// The tables of a checkpoint, by its metadata on the drives. Its shard lists are read, too.
-pub(super) fn read_tables(
-    drives: &mut dyn Drives,
-    label: &Label,
-    committed: &Committed,
-) -> Result<(Manifest, Vec<SegmentTable>), Error> {
-    let entry = &committed.entry;
-    let found = metadata::read_manifest(drives, label, entry, 0);
-    let manifest = metadata::sound(found, &metadata::manifest_subject(entry))?;
-    let mut tables = Vec::with_capacity(manifest.segments.len());
-    for (number, segment) in (0..).zip(&manifest.segments) {
-        let found = metadata::read_table(drives, label, entry, segment, number);
-        tables.push(metadata::sound(found, &metadata::table_subject(entry))?);
-        let found = metadata::read_list(drives, label, entry, segment, number);
-        metadata::sound(found, &metadata::list_subject(entry))?;
-    }
-    Ok((manifest, tables))
-}
-
-/// Reads a checkpoint as a restore would. `Ok(None)`: it is what was saved. `Ok(Some)`: it is
-/// damaged, and that is reported. `Err`: it is wrong, and a restore would not detect it.
-pub(super) fn verify_checkpoint(
-    drives: &mut dyn Drives,
-    label: &Label,
-    committed: &Committed,
-    stored: &Stored,
-) -> Result<Option<Error>, String> {
-    let name = committed.name();
-    let tables = match read_tables(drives, label, committed) {
-        Ok((_, tables)) => tables,
-        Err(error) => return Ok(Some(error)),
-    };
-    let Stored::Segments { seed, lengths_bytes } = stored else { return Ok(None) };
-    let lengths: Vec<u64> = tables.iter().map(|table| table.len_bytes).collect();
-    if lengths != *lengths_bytes {
-        return Err(format!("{name}: segments of {lengths:?} bytes, not {lengths_bytes:?}"));
-    }
-    for table in &tables {
-        for (number, record) in (0..).zip(&table.chunks) {
-            let len_bytes = CHUNK_BYTES.min(table.len_bytes - number * CHUNK_BYTES) as usize;
-            let mut bytes = vec![0; len_bytes.next_multiple_of(BLOCK_BYTES as usize)];
-            let live = |location: &Location| label.live().any(|drive| drive == location.drive);
-            // Each copy must be right, not just one of them.
-            for location in record.copies.iter().filter(live) {
-                let offset_bytes = label.layout.slot_offset(location.slot);
-                let mut batch =
-                    [DriveCommand::Read { drive: location.drive, offset_bytes, into: &mut bytes }];
-                if let Err(error) = crate::drives::run_all(drives, &mut batch) {
-                    return Ok(Some(error));
-                }
-                let (data, padding) = bytes.split_at(len_bytes);
-                let padding_is_zero = padding.iter().all(|byte| *byte == 0);
-                if !chunk_is_sound(record.crc64, crc64(data), padding_is_zero) {
-                    return Ok(Some(
-                        data_damage(label, &name.to_string(), location, number).into(),
-                    ));
-                }
-                if *data != chunk_bytes(*seed, table.participant, number, len_bytes) {
-                    return Err(format!(
-                        "{name}: chunk {number} of participant {} has wrong bytes and a right checksum",
-                        table.participant
-                    ));
-                }
-            }
-        }
-    }
-    Ok(None)
-}
-
-fn data_damage(label: &Label, name: &str, location: Location, chunk: u64) -> Damage {
-    Damage {
-        what: "data",
-        serial: label.drives[location.drive.as_usize()].serial.clone(),
-        offset_bytes: Some(label.layout.slot_offset(location.slot)),
-        checkpoint: Some(name.to_owned()),
-        shard: None,
-        generation: None,
-        detail: format!("chunk {chunk}: its checksum does not match"),
-    }
 }
 
 /// Free is exactly what no checkpoint names: nothing leaks, and nothing in use is free.

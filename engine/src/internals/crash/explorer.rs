@@ -7,12 +7,14 @@
 //! boundaries. The subsets that a serial drive would leave are always chosen.
 
 use std::collections::HashSet;
+use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Mutex;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::check::Checker;
-use super::images::{Choice, Effort, choices};
+use super::images::{Choice, Effort, Risk, choices};
 use super::lab::Lab;
 use super::late::Held;
 use super::model::Expected;
@@ -45,6 +47,14 @@ fn lock(set: &Mutex<HashSet<u64>>) -> std::sync::MutexGuard<'_, HashSet<u64>> {
     set.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// Decides what an image must be, where the rules of a whole pool do not hold.
+pub(super) trait Judge {
+    /// Its rules, in a few words: one image may be checked by several.
+    fn rules(&self) -> String;
+    /// Checks an image, and may change it.
+    fn judge(&self, image: &[SimDrive], expected: &Expected) -> Result<(), String>;
+}
+
 /// Explores the crashes of one pool.
 pub(super) struct Explorer<'a> {
     pub(super) lab: &'a Lab,
@@ -61,7 +71,7 @@ pub(super) struct Explorer<'a> {
     /// damage is repaired in place.
     pub(super) guards: bool,
     /// Those places: the drive in the high 16 bits, the offset below.
-    pub(super) protected: Vec<std::ops::Range<u64>>,
+    pub(super) protected: Vec<Range<u64>>,
     /// The power really fails at one in this many batches.
     pub(super) cut_one_in: u64,
     /// The process is killed with the writes of a batch in flight, after this many batches.
@@ -71,9 +81,44 @@ pub(super) struct Explorer<'a> {
     /// The drives after the power cut, or after the kill.
     pub(super) survivors: Option<Vec<SimDrive>>,
     pub(super) depth: u32,
+    /// Checks images in place of a [`Checker`].
+    pub(super) judge: Option<Rc<dyn Judge + 'a>>,
 }
 
 impl<'a> Explorer<'a> {
+    /// An explorer that explores nothing until it is given an effort.
+    pub(super) fn new(
+        lab: &'a Lab,
+        tally: &'a Tally,
+        sims: Vec<SimDrive>,
+        expected: Expected,
+        seed: u64,
+    ) -> Explorer<'a> {
+        Explorer {
+            lab,
+            tally,
+            sims,
+            expected,
+            effort: Effort::NONE,
+            rng: SimRng::new(seed),
+            images: 0,
+            violation: None,
+            guards: true,
+            protected: Vec::new(),
+            cut_one_in: 0,
+            kill_after: None,
+            late: Vec::new(),
+            survivors: None,
+            depth: 0,
+            judge: None,
+        }
+    }
+
+    /// The first violation.
+    pub(super) fn verdict(&self) -> Result<(), String> {
+        self.violation.clone().map_or(Ok(()), Err)
+    }
+
     /// Before a batch runs; with an empty one while nothing runs.
     pub(super) fn explore(&mut self, batch: &[DriveCommand<'_>]) {
         if self.violation.is_none()
@@ -104,17 +149,20 @@ impl<'a> Explorer<'a> {
     fn try_explore(&mut self, batch: &[DriveCommand<'_>]) -> Result<(), String> {
         self.check_writes(batch)?;
         let with_batch = self.put_at_risk(batch)?;
-        let risks: Vec<(usize, WriteId, u64)> = with_batch
+        let risks: Vec<Risk> = with_batch
             .iter()
             .enumerate()
             .flat_map(|(drive, sim)| {
                 let writes = sim.volatile_writes().into_iter();
-                writes.map(move |write| (drive, write.id, write.len_bytes / BLOCK_BYTES))
+                writes.map(move |write| {
+                    let (id, offset_bytes) = (write.id, write.offset_bytes);
+                    Risk { drive, id, offset_bytes, blocks: write.len_bytes / BLOCK_BYTES }
+                })
             })
             .collect();
-        let blocks: Vec<u64> = risks.iter().map(|(_, _, blocks)| *blocks).collect();
-        let fingerprint = fingerprint(&self.expected);
-        for choice in choices(&blocks, self.effort, &mut self.rng) {
+        let rules = self.judge.as_ref().map_or_else(String::new, |judge| judge.rules());
+        let fingerprint = fingerprint(&self.expected, &rules);
+        for choice in choices(&risks, self.effort, &mut self.rng) {
             let image = crash(&with_batch, &risks, &choice);
             self.images += 1;
             let digest = digest(&image);
@@ -122,25 +170,26 @@ impl<'a> Explorer<'a> {
             if !lock(&self.tally.checked).insert(digest ^ fingerprint) {
                 continue;
             }
-            let seed = digest;
-            let checker = Checker {
-                lab: self.lab,
-                tally: self.tally,
-                expected: &self.expected,
-                nest: self.depth < DEEPEST,
-                seed,
+            let checked = match &self.judge {
+                Some(judge) => judge.judge(&image, &self.expected).map(|()| 0),
+                None => self.checker(&self.expected, digest).check(&image),
             };
-            let nested = checker.check(&image).map_err(|what| {
+            self.images += checked.map_err(|what| {
                 format!("{what}\n  the image: {}", describe(&risks, &choice, batch))
             })?;
-            self.images += nested;
         }
         if self.cut_one_in > 0 && self.survivors.is_none() && self.rng.one_in(self.cut_one_in) {
-            let effort = Effort { exhaustive: 0, structured: false, random: 1 };
-            let choice = choices(&blocks, effort, &mut self.rng).into_iter().next();
+            let effort = Effort { exhaustive: 0, structured: false, random: 1, units: true };
+            let choice = choices(&risks, effort, &mut self.rng).into_iter().next();
             self.survivors = choice.map(|choice| crash(&with_batch, &risks, &choice));
         }
         Ok(())
+    }
+
+    /// Checks images of a whole pool.
+    pub(super) fn checker<'e>(&'e self, expected: &'e Expected, seed: u64) -> Checker<'e> {
+        let (lab, tally) = (self.lab, self.tally);
+        Checker { lab, tally, expected, nest: self.depth < DEEPEST, seed }
     }
 
     /// Copies of the drives where the writes of the batch are as much at risk as earlier ones.
@@ -167,9 +216,7 @@ impl<'a> Explorer<'a> {
             let DriveCommand::Write { drive, offset_bytes, data, .. } = command else { continue };
             let (start, end) = (*offset_bytes, offset_bytes + data.len() as u64);
             let place = |at: u64| u64::from(drive.0) << 48 | at;
-            let hits = |range: &&std::ops::Range<u64>| {
-                place(start) < range.end && range.start < place(end)
-            };
+            let hits = |range: &&Range<u64>| place(start) < range.end && range.start < place(end);
             if self.protected.iter().any(|range| hits(&range)) {
                 return Err(format!(
                     "drive {drive}: a write of bytes {start} to {end} overwrites generation {} or the one before",
@@ -211,23 +258,35 @@ impl Drives for Watched<'_, '_> {
 }
 
 /// The drives after a power cut that left the writes of `choice`.
-fn crash(sims: &[SimDrive], risks: &[(usize, WriteId, u64)], choice: &Choice) -> Vec<SimDrive> {
+fn crash(sims: &[SimDrive], risks: &[Risk], choice: &Choice) -> Vec<SimDrive> {
     let crash_one = |(number, sim): (usize, &SimDrive)| {
         let copy = sim.fork();
         let kept: Vec<WriteId> = risks
             .iter()
             .zip(&choice.kept)
-            .filter(|((drive, _, _), kept)| *drive == number && **kept)
-            .map(|((_, id, _), _)| *id)
+            .filter(|(risk, kept)| risk.drive == number && **kept)
+            .map(|(risk, _)| risk.id)
             .collect();
-        let torn = choice.torn.as_ref().and_then(|(write, sectors)| {
-            let (drive, id, _) = risks[*write];
-            (drive == number).then(|| Torn { id, sectors: sectors.clone() })
-        });
-        copy.crash_keeping(&kept, torn.as_ref());
+        let mut torn = choice.torn.iter().map(|(write, sectors)| (&risks[*write], sectors));
+        let torn = torn.find(|(risk, _)| risk.drive == number);
+        let sectors =
+            |(risk, sectors): (&Risk, &Range<u64>)| Torn { id: risk.id, sectors: sectors.clone() };
+        copy.crash_keeping(&kept, torn.map(sectors).as_ref());
+        if let Some((risk, _)) = torn.filter(|_| choice.unit_bytes > 0) {
+            lose_neighbours(&copy, risk, choice.unit_bytes);
+        }
         copy
     };
     sims.iter().enumerate().map(crash_one).collect()
+}
+
+/// A drive that reads a unit, changes a part of it and writes it again loses all of it when that is
+/// interrupted.
+fn lose_neighbours(sim: &SimDrive, torn: &Risk, unit_bytes: u64) {
+    let end = torn.offset_bytes + torn.blocks * BLOCK_BYTES;
+    let first = torn.offset_bytes / unit_bytes * unit_bytes;
+    sim.corrupt(first, torn.offset_bytes - first, torn.id.0);
+    sim.corrupt(end, end.next_multiple_of(unit_bytes) - end, torn.id.0);
 }
 
 /// The digest of the contents of all drives.
@@ -237,21 +296,22 @@ pub(super) fn digest(sims: &[SimDrive]) -> u64 {
     hash.digest()
 }
 
-fn fingerprint(expected: &Expected) -> u64 {
-    xxh3_64(format!("{expected:?}").as_bytes())
+fn fingerprint(expected: &Expected, rules: &str) -> u64 {
+    xxh3_64(format!("{expected:?}{rules}").as_bytes())
 }
 
-fn describe(
-    risks: &[(usize, WriteId, u64)],
-    choice: &Choice,
-    batch: &[DriveCommand<'_>],
-) -> String {
+fn describe(risks: &[Risk], choice: &Choice, batch: &[DriveCommand<'_>]) -> String {
     let kept = risks.iter().zip(&choice.kept).filter(|(_, kept)| **kept);
-    let kept: Vec<String> = kept.map(|((drive, id, _), _)| format!("{drive}:{}", id.0)).collect();
-    let torn = choice.torn.as_ref().map_or_else(String::new, |(write, sectors)| {
-        let (drive, id, _) = risks[*write];
-        format!(", torn {drive}:{} sectors {sectors:?}", id.0)
+    let kept: Vec<String> = kept.map(|(risk, _)| format!("{}:{}", risk.drive, risk.id.0)).collect();
+    let torn = choice.torn.iter().map(|(write, sectors)| {
+        let Risk { drive, id, offset_bytes, .. } = &risks[*write];
+        let unit_bytes = choice.unit_bytes;
+        format!(
+            ", torn {drive}:{} at {offset_bytes:#x} sectors {sectors:?} unit {unit_bytes}",
+            id.0
+        )
     });
+    let torn: String = torn.collect();
     let batch: Vec<String> = batch
         .iter()
         .map(|command| {

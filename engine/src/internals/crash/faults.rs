@@ -6,7 +6,8 @@
 //! A pool of one drive may lose anything, as long as it reports it.
 
 use super::act::{Act, Stop};
-use super::check::{same_names, verify_checkpoint};
+use super::check::same_names;
+use super::contents::verify_checkpoint;
 use super::lab::{Lab, open_as};
 use super::live::Live;
 use crate::device::Operation;
@@ -148,7 +149,7 @@ fn reported_or_right(live: &Live<'_>, image: &[SimDrive], serial: &str) -> Resul
     same_names(&state, contents)?;
     for committed in state.checkpoints() {
         let stored = &contents[&committed.name()];
-        match verify_checkpoint(&mut drives, state.label(), committed, stored)? {
+        match verify_checkpoint(&mut drives, image, state.label(), committed, stored)? {
             None => {}
             Some(_) if alone => {}
             Some(Error::Damaged(damage)) if damage.what == "data" && damage.serial == serial => {}

@@ -141,14 +141,7 @@ pub(super) struct Base {
 impl Base {
     pub(super) fn new(lab: &Lab, shape: Shape) -> Result<Base, Error> {
         let Shape { drives, copies } = shape;
-        let config = |number: usize| SimConfig {
-            capacity_bytes: CAPACITY_BYTES,
-            serial: format!("SIM{number}"),
-            seed: number as u64,
-            ..SimConfig::default()
-        };
-        let sims: Vec<SimDrive> =
-            (0..drives).map(|number| SimDrive::new(config(number))).collect::<Result<_, _>>()?;
+        let sims = blank_drives(drives)?;
         let mut direct = lab.drive(&sims)?;
         let label = label(shape)?;
         commit::make_pool(&mut direct, &label)?;
@@ -188,6 +181,25 @@ impl Base {
             now_unix_ns: now_unix_ns + 2,
         })
     }
+}
+
+fn config(number: usize) -> SimConfig {
+    SimConfig {
+        capacity_bytes: CAPACITY_BYTES,
+        serial: format!("SIM{number}"),
+        seed: number as u64,
+        ..SimConfig::default()
+    }
+}
+
+/// Drives that were never written.
+pub(super) fn blank_drives(count: usize) -> Result<Vec<SimDrive>, Error> {
+    (0..count).map(|number| SimDrive::new(config(number))).collect()
+}
+
+/// A drive like those, of another serial.
+pub(super) fn spare_drive() -> Result<SimDrive, Error> {
+    SimDrive::new(SimConfig { serial: "SPARE".into(), ..config(90) })
 }
 
 fn no_room() -> Error {

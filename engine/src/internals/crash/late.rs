@@ -11,7 +11,8 @@
 //!   checksums report that; no byte of it is taken for right, and the pool opens.
 
 use super::act::{Act, Stop};
-use super::check::{has_names, same_names, verify_checkpoint};
+use super::check::{has_names, same_names};
+use super::contents::verify_checkpoint;
 use super::lab::open_as;
 use super::live::Live;
 use crate::device::sim::{SimDrive, SimRng};
@@ -184,7 +185,7 @@ fn check(live: &Live<'_>, sims: &[SimDrive], writable: bool, exact: bool) -> Res
     names(&state, contents)?;
     for committed in state.checkpoints() {
         let stored = &contents[&committed.name()];
-        let damage = verify_checkpoint(&mut drives, state.label(), committed, stored)?;
+        let damage = verify_checkpoint(&mut drives, sims, state.label(), committed, stored)?;
         if let Some(damage) = damage.filter(|_| exact) {
             return Err(format!("a late root damaged {}: {damage}", committed.name()));
         }

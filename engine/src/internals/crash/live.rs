@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::act::{Act, Stop};
-use super::check::{has_names, metadata_places, read_tables, same_names};
+use super::check::{has_names, metadata_places, same_names};
+use super::contents::read_tables;
 use super::explorer::{Explorer, Watched};
 use super::lab::{Base, CHUNK_BYTES, open_pool};
 use super::model::{Contents, Stored};
@@ -110,6 +111,11 @@ impl<'a> Live<'a> {
 
     pub(super) fn state(&self) -> Ref<'_, State> {
         self.state.borrow()
+    }
+
+    /// The explorer, with the drives and their expected contents, and the state of the open pool.
+    pub(super) fn into_parts(self) -> (Explorer<'a>, Rc<RefCell<State>>) {
+        (self.explorer, self.state)
     }
 
     /// The drives and their expected contents.

@@ -9,25 +9,33 @@
 //!   acts.
 //! - Long runs: many acts by a seed, with power cuts between them, and with bits that flip and
 //!   writes that are lost or land elsewhere on one drive.
+//! - Formats of blank drives and over earlier pools; mirrors that lose a drive, are written without
+//!   it, admit another one and fill it; repairs of damage, and of places that cannot be read.
 //! - Late writes: an owner is killed, and what it had in flight lands in its successor's life.
 //! - One seed gives one run, for any number of threads: the images of an item depend only on the
 //!   seed, the round and the item, and a run ends only between groups of items.
 
 mod act;
 mod check;
+mod contents;
+mod damage;
 mod explorer;
 mod faults;
+mod format;
 mod images;
 mod lab;
 mod late;
 mod live;
+mod membership;
 mod model;
 #[cfg(test)]
 mod owner_tests;
 #[cfg(test)]
 mod recovery_tests;
+mod repair;
 #[cfg(test)]
 mod root_tests;
+mod story;
 #[cfg(test)]
 mod tests;
 mod trainer;
@@ -43,6 +51,7 @@ use images::Effort;
 use lab::{Base, Lab, SHAPES};
 use live::Live;
 use model::Expected;
+use story::Story;
 
 /// Acts of the longest sequence.
 const LONGEST: u32 = 3;
@@ -59,6 +68,8 @@ const LATE_SWEEPS: usize = late::KILLED_IN.len() * SHAPES.len();
 const FAULTY_RUNS: usize = 64;
 /// Sweeps that fail every command of an act in turn: by act, shape, once or forever.
 const SWEEPS: usize = Act::SMALL.len() * SHAPES.len() * 2;
+/// Items between the small worlds and the stories.
+const OTHERS: usize = LONG_RUNS + FAULTY_RUNS + SWEEPS + LATE_SWEEPS + LATE_RUNS;
 
 /// What to explore.
 #[derive(Clone, Copy, Debug)]
@@ -104,20 +115,25 @@ pub fn explore(options: CrashOptions) -> Result<CrashReport, Violation> {
         .map(|shape| Base::new(&lab, *shape))
         .collect::<Result<_, _>>()
         .map_err(|error| Violation { at: (0, 0), what: format!("making a pool: {error}") })?;
-    let worlds = small_worlds();
+    let (worlds, stories) = (small_worlds(), Story::all());
     let tally = Tally::default();
     let mut report = CrashReport::default();
     let mut round = options.only.map_or(0, |(round, _)| round);
     loop {
-        let mut items = shuffled(
-            worlds.len() + LONG_RUNS + FAULTY_RUNS + SWEEPS + LATE_SWEEPS + LATE_RUNS,
-            options.seed ^ round,
-        );
+        let first_story = worlds.len() + OTHERS;
+        let mut items = match round {
+            // However few images are wanted, each story is told once.
+            0 => (first_story..first_story + stories.len())
+                .chain(shuffled(first_story, options.seed))
+                .collect(),
+            _ => shuffled(first_story + stories.len(), options.seed ^ round),
+        };
         if let Some((_, only)) = options.only {
             items = vec![only];
         }
         for group in items.chunks(GROUP) {
-            let run = Run { options, round, bases: &bases, worlds: &worlds, tally: &tally };
+            let (bases, worlds, stories) = (&bases, &worlds, &stories);
+            let run = Run { options, round, bases, worlds, stories, tally: &tally };
             let done = run.group(group)?;
             report.images += done.images;
             report.sequences += done.sequences;
@@ -178,6 +194,7 @@ struct Run<'a> {
     round: u64,
     bases: &'a [Base],
     worlds: &'a [World],
+    stories: &'a [Story],
     tally: &'a Tally,
 }
 
@@ -232,7 +249,8 @@ impl Run<'_> {
                 late if late < LONG_RUNS + FAULTY_RUNS + SWEEPS + LATE_SWEEPS => {
                     self.late_sweep(lab, late - LONG_RUNS - FAULTY_RUNS - SWEEPS, seed)
                 }
-                _ => self.late_run(lab, seed),
+                late if late < OTHERS => self.late_run(lab, seed),
+                story => self.stories[story - OTHERS].tell(self, lab, seed),
             },
         }
     }
@@ -283,7 +301,7 @@ impl Run<'_> {
     fn long_run(&self, lab: &Lab, seed: u64) -> Result<u64, String> {
         let mut rng = SimRng::new(seed);
         let base = &self.bases[rng.index(self.bases.len())];
-        let effort = Effort { exhaustive: 0, structured: false, random: 2 };
+        let effort = Effort { exhaustive: 0, structured: false, random: 2, units: true };
         let mut explorer = self.explorer(lab, base, seed, effort);
         explorer.cut_one_in = 40;
         let mut live = Live::start(explorer, base)?;
@@ -308,9 +326,11 @@ impl Run<'_> {
         let nightly = self.options.images > 1_000_000;
         let exhaustive = if nightly { 11 } else { 7 };
         match self.round {
-            0 => Effort { exhaustive: 2, structured: true, random: 1 },
-            1 if drives <= 2 || nightly => Effort { exhaustive, structured: true, random: 16 },
-            _ => Effort { exhaustive: 2, structured: false, random: 32 },
+            0 => Effort { exhaustive: 2, structured: true, random: 1, units: true },
+            1 if drives <= 2 || nightly => {
+                Effort { exhaustive, structured: true, random: 16, units: true }
+            }
+            _ => Effort { exhaustive: 2, structured: false, random: 32, units: true },
         }
     }
 
@@ -322,28 +342,14 @@ impl Run<'_> {
         effort: Effort,
     ) -> Explorer<'a> {
         let history = [base.generation - 1, base.generation];
-        Explorer {
-            lab,
-            tally: self.tally,
-            sims: base.sims.iter().map(SimDrive::fork).collect(),
-            expected: Expected {
-                history: history.map(|known| (known, base.contents.clone())).into(),
-                acknowledged: base.generation,
-                promised: base.generation,
-                pending: None,
-            },
-            effort,
-            rng: SimRng::new(seed),
-            images: 0,
-            violation: None,
-            guards: true,
-            protected: Vec::new(),
-            cut_one_in: 0,
-            kill_after: None,
-            late: Vec::new(),
-            survivors: None,
-            depth: 0,
-        }
+        let expected = Expected {
+            history: history.map(|known| (known, base.contents.clone())).into(),
+            acknowledged: base.generation,
+            promised: base.generation,
+            pending: None,
+        };
+        let sims = base.sims.iter().map(SimDrive::fork).collect();
+        Explorer { effort, ..Explorer::new(lab, self.tally, sims, expected, seed) }
     }
 }
 

@@ -6,7 +6,8 @@
 use uuid::Uuid;
 
 use super::act::Act;
-use super::check::{same_names, verify_checkpoint};
+use super::check::same_names;
+use super::contents::verify_checkpoint;
 use super::explorer::Tally;
 use super::lab::{Base, Lab, Shape};
 use super::live::Live;
@@ -193,7 +194,8 @@ fn a_copy_of_a_member_from_an_earlier_time_is_no_member() {
                 for committed in state.checkpoints() {
                     let stored = &expected.contents()[&committed.name()];
                     let damage =
-                        verify_checkpoint(&mut left, state.label(), committed, stored).unwrap();
+                        verify_checkpoint(&mut left, &sims, state.label(), committed, stored)
+                            .unwrap();
                     assert!(damage.is_none(), "{context}: {damage:?}");
                 }
             }

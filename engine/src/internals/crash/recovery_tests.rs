@@ -7,12 +7,11 @@ use uuid::Uuid;
 use super::act::Act;
 use super::check::same_names;
 use super::explorer::{Explorer, Tally};
-use super::images::Effort;
 use super::lab::{self, Base, Lab, Shape, open_as};
 use super::live::Live;
 use super::model::Expected;
 use crate::device::Operation;
-use crate::device::sim::{Effect, Fault, SimConfig, SimDrive, SimRng, When};
+use crate::device::sim::{Effect, Fault, SimConfig, SimDrive, When};
 use crate::error::{Error, IoError};
 use crate::format::{Label, Layout, Owner};
 use crate::limits::BLOCK_BYTES;
@@ -27,28 +26,13 @@ pub(super) const UNREADABLE: IoError = IoError::Nvme { sct: 2, sc: 0x81, dnr: tr
 
 /// An explorer that explores nothing.
 pub(super) fn explorer<'a>(lab: &'a Lab, tally: &'a Tally, base: &Base) -> Explorer<'a> {
-    Explorer {
-        lab,
-        tally,
-        sims: base.sims.iter().map(SimDrive::fork).collect(),
-        expected: Expected {
-            history: [(base.generation, base.contents.clone())].into(),
-            acknowledged: base.generation,
-            promised: base.generation,
-            pending: None,
-        },
-        effort: Effort::NONE,
-        rng: SimRng::new(1),
-        images: 0,
-        violation: None,
-        guards: true,
-        protected: Vec::new(),
-        cut_one_in: 0,
-        kill_after: None,
-        late: Vec::new(),
-        survivors: None,
-        depth: 0,
-    }
+    let expected = Expected {
+        history: [(base.generation, base.contents.clone())].into(),
+        acknowledged: base.generation,
+        promised: base.generation,
+        pending: None,
+    };
+    Explorer::new(lab, tally, base.sims.iter().map(SimDrive::fork).collect(), expected, 1)
 }
 
 /// A pool with two checkpoints; returns the expected contents of its drives.

@@ -8,11 +8,13 @@ const FEW: [usize; 3] = [0, 1, 4];
 
 /// Runs items of a round over all pools.
 fn run(items: &[usize], worlds: &[World], threads: usize) -> (u64, u64, u64) {
+    let stories = &Story::all();
     let lab = Lab::default();
     let bases: Vec<Base> = SHAPES.iter().map(|shape| Base::new(&lab, *shape).unwrap()).collect();
     let tally = Tally::default();
     let options = CrashOptions { images: 1, seed: 3, threads, only: None };
-    let run = Run { options, round: 0, bases: &bases, worlds, tally: &tally };
+    let (bases, tally) = (&bases, &tally);
+    let run = Run { options, round: 0, bases, worlds, stories, tally };
     let report = run.group(items).unwrap_or_else(|violation| panic!("{}", violation.what));
     (report.images, tally.distinct(), report.sequences)
 }
@@ -70,6 +72,18 @@ fn late_writes_land_one_by_one() {
     let (landings, ..) = run(&(first..first + 12).collect::<Vec<_>>(), &worlds, 2);
     println!("{landings} landings");
     assert!(landings > 1, "{landings}");
+}
+
+/// Every story of pools of up to two drives.
+#[test]
+fn stories_of_few_drives() {
+    let worlds = few_worlds();
+    let first = worlds.len() + OTHERS;
+    let few = |(_, story): &(usize, Story)| SHAPES[story.shape()].drives <= 2;
+    let items = (first..).zip(Story::all()).filter(few).map(|(item, _)| item);
+    let (images, distinct, stories) = run(&items.collect::<Vec<_>>(), &worlds, 2);
+    println!("{images} images, {distinct} distinct, {stories} stories");
+    assert!(distinct > 1000, "{images} images, {distinct} distinct");
 }
 
 #[test]

@@ -24,7 +24,7 @@ enum Copy {
 
 /// What to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Step {
+pub(crate) enum Step {
     Read(usize),
     Write(usize),
     Done,
@@ -32,7 +32,7 @@ pub(super) enum Step {
 
 /// What became of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// It is sound, or no one needed to know.
     Fine,
     Mended,
@@ -42,7 +42,7 @@ pub(super) enum Verdict {
 
 /// How to begin with a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Begin {
+pub(crate) enum Begin {
     /// There is none, or its drive does not take part.
     Absent,
     /// Read it only if another copy needs it.
@@ -55,7 +55,7 @@ pub(super) enum Begin {
 
 /// One chunk.
 #[derive(Clone, Debug)]
-pub(super) struct ChunkCheck {
+pub(crate) struct ChunkCheck {
     copies: [Copy; 2],
     wanted: [bool; 2],
     repair: bool,
@@ -65,7 +65,7 @@ pub(super) struct ChunkCheck {
 
 impl ChunkCheck {
     /// With `repair`, bad copies are written again.
-    pub(super) fn new(begin: [Begin; 2], repair: bool) -> ChunkCheck {
+    pub(crate) fn new(begin: [Begin; 2], repair: bool) -> ChunkCheck {
         let copies = begin.map(|begin| match begin {
             Begin::Absent => Copy::None,
             Begin::Spare | Begin::Check => Copy::Unread,
@@ -81,7 +81,7 @@ impl ChunkCheck {
     }
 
     /// What to do next.
-    pub(super) fn next(&self) -> Step {
+    pub(crate) fn next(&self) -> Step {
         let find = |is: &dyn Fn(usize) -> bool| (0..2).find(|copy| is(*copy));
         if let Some(copy) = find(&|copy| self.wanted[copy] && self.copies[copy] == Copy::Unread) {
             return Step::Read(copy);
@@ -98,13 +98,13 @@ impl ChunkCheck {
     }
 
     /// A copy was read, and its bytes are right or not.
-    pub(super) fn was_read(&mut self, copy: usize, sound: bool) {
+    pub(crate) fn was_read(&mut self, copy: usize, sound: bool) {
         self.copies[copy] = if sound { Copy::Sound } else { Copy::Bad };
         self.in_buffer = sound;
     }
 
     /// A copy was written, or could not be.
-    pub(super) fn was_written(&mut self, copy: usize, written: bool) {
+    pub(crate) fn was_written(&mut self, copy: usize, written: bool) {
         self.copies[copy] = if written { Copy::Mended } else { Copy::Stuck };
     }
 
@@ -114,7 +114,7 @@ impl ChunkCheck {
     }
 
     /// What became of a copy, when nothing is left to do.
-    pub(super) fn verdict(&self, copy: usize) -> Verdict {
+    pub(crate) fn verdict(&self, copy: usize) -> Verdict {
         match self.copies[copy] {
             Copy::None | Copy::Unread | Copy::Sound => Verdict::Fine,
             Copy::Mended => Verdict::Mended,

@@ -33,6 +33,10 @@ use crate::pool::verify::scope::Scope;
 use crate::state::{Committed, Use};
 use crate::units::DriveIndex;
 
+#[cfg(any(test, feature = "internals"))]
+pub(crate) use chunk::{Begin, ChunkCheck, Step, Verdict};
+#[cfg(any(test, feature = "internals"))]
+pub(crate) use metadata::check_pool;
 pub use report::{Filled, VerifyProgress, VerifyReport};
 
 /// A checkpoint to check.
