@@ -55,6 +55,9 @@ pub(super) trait Judge {
     fn judge(&self, image: &[SimDrive], expected: &Expected) -> Result<(), String>;
 }
 
+/// What someone else does to the drives.
+pub(super) type Intrusion<'a> = Box<dyn FnOnce(&mut dyn Drives) + 'a>;
+
 /// Explores the crashes of one pool.
 pub(super) struct Explorer<'a> {
     pub(super) lab: &'a Lab,
@@ -81,6 +84,8 @@ pub(super) struct Explorer<'a> {
     /// The drives after the power cut, or after the kill.
     pub(super) survivors: Option<Vec<SimDrive>>,
     pub(super) depth: u32,
+    /// What someone else does to the drives, after this many batches.
+    pub(super) before_batch: Option<(u64, Intrusion<'a>)>,
     /// Checks images in place of a [`Checker`].
     pub(super) judge: Option<Rc<dyn Judge + 'a>>,
 }
@@ -110,6 +115,7 @@ impl<'a> Explorer<'a> {
             late: Vec::new(),
             survivors: None,
             depth: 0,
+            before_batch: None,
             judge: None,
         }
     }
@@ -243,6 +249,11 @@ impl Drives for Watched<'_, '_> {
         if self.explorer.survivors.is_none()
             && batch.iter().any(|command| matches!(command, DriveCommand::Write { .. }))
         {
+            match self.explorer.before_batch.take() {
+                Some((0, intrude)) => intrude(self.drives),
+                Some((batches, later)) => self.explorer.before_batch = Some((batches - 1, later)),
+                None => {}
+            }
             if !self.explorer.kill(batch)
                 && let Err(error) = Held::land_due(&mut self.explorer.late, self.drives)
             {

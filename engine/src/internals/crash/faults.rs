@@ -5,13 +5,18 @@
 //! the other drives, so it must open at the right generation and may lose only data of that drive.
 //! A pool of one drive may lose anything, as long as it reports it.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use super::act::{Act, Stop};
-use super::check::same_names;
+use super::check::{has_names, same_names};
 use super::contents::verify_checkpoint;
-use super::lab::{Lab, open_as};
+use super::lab::{Lab, open_as, open_pool};
 use super::live::Live;
+use super::repair::verify;
 use crate::device::Operation;
 use crate::device::sim::{Effect, Fault, SimDrive, SimRng, When};
+use crate::drives::Drives;
 use crate::error::{Error, IoError};
 use crate::format::{Layout, Owner, Zone};
 use crate::limits::BLOCK_BYTES;
@@ -54,6 +59,12 @@ pub(super) fn faulty_run(mut live: Live<'_>, rng: &mut SimRng) -> Result<u64, St
         })?;
         if found == Found::Lost {
             break;
+        }
+        if drives > 1 && rng.one_in(4) {
+            verified(&live, &image).map_err(|what| {
+                let done = done.join(", ");
+                format!("{drives} drives, {serial} at fault, verified: {what}\n  after {done}")
+            })?;
         }
     }
     Ok(opened)
@@ -157,6 +168,42 @@ fn reported_or_right(live: &Live<'_>, image: &[SimDrive], serial: &str) -> Resul
         }
     }
     Ok(if newest { Found::Opened } else { Found::Lost })
+}
+
+/// Opens the image for writing, and verifies it: what a restore would find damaged is found. A
+/// repair mends everything that another drive has.
+fn verified(live: &Live<'_>, image: &[SimDrive]) -> Result<(), String> {
+    let text = |error: Error| error.to_string();
+    let mut drives = live.explorer.lab.drive(image).map_err(text)?;
+    let state = open_pool(&mut drives, true, 1 << 61, &mut Vec::new()).map_err(text)?;
+    let contents = live.explorer.expected.history.values();
+    let contents = contents.rev().find(|contents| has_names(&state, contents).is_ok());
+    let contents = contents.ok_or("a generation that was never made")?;
+    let state = Rc::new(RefCell::new(state));
+    let is_damaged = |drives: &mut dyn Drives| -> Result<bool, String> {
+        let state = state.borrow();
+        for committed in state.checkpoints() {
+            let (label, stored) = (state.label(), &contents[&committed.name()]);
+            if verify_checkpoint(drives, image, label, committed, stored)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    let found = verify(&mut drives, &state, false).map_err(text)?;
+    if is_damaged(&mut drives)? && found.damaged.is_empty() {
+        return Err("damage was not found".into());
+    }
+    let mended = verify(&mut drives, &state, true).map_err(text)?;
+    let left = verify(&mut drives, &state, false).map_err(text)?;
+    let is_mirror = state.borrow().label().copies > 1;
+    if left.damaged != mended.damaged || is_mirror && !left.damaged.is_empty() {
+        return Err(format!("{:?}, after a repair that left {:?}", left.damaged, mended.damaged));
+    }
+    match is_damaged(&mut drives)? && left.damaged.is_empty() {
+        true => Err("damage was not found after a repair".into()),
+        false => Ok(()),
+    }
 }
 
 /// Fails the Nth command of an act, for every N: once, and from there on. The result of the act

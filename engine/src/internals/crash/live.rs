@@ -113,6 +113,10 @@ impl<'a> Live<'a> {
         self.state.borrow()
     }
 
+    pub(super) fn drives(&mut self) -> &mut DirectDrives {
+        &mut self.drives
+    }
+
     /// The explorer, with the drives and their expected contents, and the state of the open pool.
     pub(super) fn into_parts(self) -> (Explorer<'a>, Rc<RefCell<State>>) {
         (self.explorer, self.state)

@@ -11,6 +11,7 @@
 //!   writes that are lost or land elsewhere on one drive.
 //! - Formats of blank drives and over earlier pools; mirrors that lose a drive, are written without
 //!   it, admit another one and fill it; repairs of damage, and of places that cannot be read.
+//! - Two owners that nothing keeps apart.
 //! - Late writes: an owner is killed, and what it had in flight lands in its successor's life.
 //! - One seed gives one run, for any number of threads: the images of an item depend only on the
 //!   seed, the round and the item, and a run ends only between groups of items.
@@ -33,6 +34,7 @@ mod owner_tests;
 #[cfg(test)]
 mod recovery_tests;
 mod repair;
+mod rivals;
 #[cfg(test)]
 mod root_tests;
 mod story;
@@ -122,10 +124,17 @@ pub fn explore(options: CrashOptions) -> Result<CrashReport, Violation> {
     loop {
         let first_story = worlds.len() + OTHERS;
         let mut items = match round {
-            // However few images are wanted, each story is told once.
-            0 => (first_story..first_story + stories.len())
-                .chain(shuffled(first_story, options.seed))
-                .collect(),
+            // However few images are wanted, each story is told once, in the first groups.
+            0 => {
+                let mut told = (first_story..first_story + stories.len()).rev().collect::<Vec<_>>();
+                let others = shuffled(first_story, options.seed).into_iter().enumerate();
+                others
+                    .flat_map(|(place, item)| {
+                        let story = if place % 2 == 0 { told.pop() } else { None };
+                        [Some(item), story].into_iter().flatten()
+                    })
+                    .collect()
+            }
             _ => shuffled(first_story + stories.len(), options.seed ^ round),
         };
         if let Some((_, only)) = options.only {

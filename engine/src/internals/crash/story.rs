@@ -2,11 +2,14 @@
 //! The stories: what happens to a pool around its commits. Each is told once in every round.
 
 use super::Run;
+use super::act::Act;
 use super::damage::{self, Wrong};
 use super::format::{self, Before};
 use super::images::Effort;
 use super::lab::{Lab, SHAPES};
+use super::live::Live;
 use super::membership::{self, Newcomer};
+use super::rivals::{self, RACES};
 use crate::units::DriveIndex;
 
 /// One story of a pool of one shape.
@@ -16,6 +19,7 @@ pub(super) enum Story {
     Replace { shape: usize, gone: u16, newcomer: Newcomer },
     NotNamed { shape: usize, lost: u16, unnamed: u16 },
     Repair { shape: usize, wrong: Wrong },
+    Race { shape: usize, act: Act, saves: bool },
 }
 
 impl Story {
@@ -25,6 +29,9 @@ impl Story {
         for (shape, of_shape) in SHAPES.iter().enumerate() {
             all.extend(Before::ALL.map(|before| Story::Format { shape, before }));
             all.extend(Wrong::ALL.map(|wrong| Story::Repair { shape, wrong }));
+            for saves in [false, true] {
+                all.extend(RACES.map(|act| Story::Race { shape, act, saves }));
+            }
             if of_shape.copies == 1 {
                 continue;
             }
@@ -47,7 +54,8 @@ impl Story {
             Story::Format { shape, .. }
             | Story::Replace { shape, .. }
             | Story::NotNamed { shape, .. }
-            | Story::Repair { shape, .. } => shape,
+            | Story::Repair { shape, .. }
+            | Story::Race { shape, .. } => shape,
         }
     }
 
@@ -65,6 +73,11 @@ impl Story {
             Story::NotNamed { lost, unnamed, .. } => {
                 let (lost, unnamed) = (DriveIndex(lost), DriveIndex(unnamed));
                 membership::only_not_named(explorer(), base, lost, unnamed)
+            }
+            Story::Race { act, saves, .. } => {
+                let start = || Live::start(explorer(), base);
+                rivals::race_at_every_batch(&start, act, saves)
+                    .map_err(|what| format!("{:?}, {what}", base.shape))
             }
             Story::Repair { wrong, .. } => damage::crash_repair(explorer(), base, wrong, seed),
         }
