@@ -103,7 +103,8 @@ typedef struct stn_checkpoint stn_checkpoint;
  *
  * A write or a read starts at a multiple of the pool's chunk_bytes in the segment and ends at one, or
  * at the segment's end. In the buffer it starts at a multiple of 4096; where its length is not one,
- * the buffer has room up to the next, and a write fills that with zeroes. Each chunk is written once.
+ * the buffer has room up to the next, and a write fills that with zeroes. Each chunk is written once; a
+ * write that failed may be repeated, and until then all of its chunks are missing.
  */
 struct stn_sqe {
     uint8_t opcode;               /* one of STN_OP_ */
@@ -133,10 +134,13 @@ struct stn_sqe {
  *                      After a commit it is not known whether the checkpoint is durable, until the
  *                      pool is opened again
  *   -ECANCELED         another participant aborted the checkpoint
+ *   -ENOTRECOVERABLE   a thread of the library failed at a chunk's checksum; the entry may be repeated
  *   -STN_E_DAMAGED     what was read is not what was written; aux is the segment offset
- *   -STN_E_POISONED    a commit after the flush or root write of another one failed: the pool
- *                      refuses writes until it is opened again
- *   -STN_E_REMOVED     the drive is gone
+ *   -STN_E_POISONED    a commit after the flush or root write of another one failed, or after the
+ *                      thread that commits failed: the pool refuses writes until it is opened again.
+ *                      Of the commit itself it is not known whether it is durable, until then
+ *   -STN_E_REMOVED     the drive is gone, or the thread that serves it has failed. After a commit as
+ *                      for -EIO
  *   -STN_E_SHORT       the drive, or the file that stands for it, is shorter than it was
  *   -STN_E_INCOMPLETE  a commit before all of the segment was written; aux counts the missing
  *                      chunks, which may still be written

@@ -5,6 +5,7 @@
 //! checksums. A helper polls while the engine is busy and parks when it has been idle for a while,
 //! so that a job costs a reactor no system call while entries flow.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -16,35 +17,56 @@ use crate::backoff::{Backoff, Pause};
 use crate::error::Error;
 use crate::format::crc64;
 use crate::memory::Span;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, Victim, may_panic, planted};
 use crate::reactor::answer::Answer;
 
 /// One chunk to compute a checksum of.
 pub(crate) struct ChecksumJob {
-    /// Whole blocks.
-    pub(crate) span: Span,
+    /// Whole blocks. None once it is answered.
+    span: Option<Span>,
     /// How many of them are data; the rest is padding.
-    pub(crate) data_bytes: u32,
+    data_bytes: u32,
     /// The queue of the answer.
-    pub(crate) reply: Arc<ArrayQueue<Answer>>,
+    reply: Arc<ArrayQueue<Answer>>,
     /// Comes back in the answer.
-    pub(crate) token: u64,
+    token: u64,
 }
 
 impl ChecksumJob {
+    pub(crate) fn new(
+        span: Span,
+        data_bytes: u32,
+        reply: Arc<ArrayQueue<Answer>>,
+        token: u64,
+    ) -> ChecksumJob {
+        ChecksumJob { span: Some(span), data_bytes, reply, token }
+    }
+
     /// Computes and sends the answer.
-    fn answer(self) {
-        let (data, padding) = self.span.bytes().split_at(self.data_bytes as usize);
-        let checksum = Answer::Checksum {
-            token: self.token,
-            crc64: crc64(data),
-            padding_is_zero: padding.iter().all(|byte| *byte == 0),
-        };
+    fn answer(mut self) {
+        may_panic(Victim::Helper);
+        if let Some(span) = &self.span {
+            let (data, padding) = span.bytes().split_at(self.data_bytes as usize);
+            let (crc64, padding_is_zero) = (crc64(data), padding.iter().all(|byte| *byte == 0));
+            self.send(Answer::Checksum { token: self.token, crc64, padding_is_zero });
+        }
+    }
+
+    fn send(&mut self, answer: Answer) {
         // The span is dropped before the answer: after it the buffer may be freed.
-        drop(self.span);
-        let mut pushed = Err(checksum);
-        while let Err(checksum) = pushed {
-            pushed = self.reply.push(checksum);
+        self.span = None;
+        let mut pushed = Err(answer);
+        while let Err(answer) = pushed {
+            pushed = self.reply.push(answer);
+        }
+    }
+}
+
+impl Drop for ChecksumJob {
+    /// A job that ends without a checksum, by a panic, is answered too.
+    fn drop(&mut self) {
+        if self.span.is_some() {
+            self.send(Answer::NoChecksum { token: self.token });
         }
     }
 }
@@ -106,7 +128,11 @@ impl ChecksumHelpers {
             let (queue, stop) = (Arc::clone(&helpers.queue), Arc::clone(&helpers.stop));
             let thread = std::thread::Builder::new()
                 .name(format!("stn-checksum-{number}"))
-                .spawn(move || work(&queue, &stop, &parker))
+                .spawn(move || {
+                    // A panic costs the chunk that it is about. The next one is computed.
+                    let run = || work(&queue, &stop, &parker);
+                    while catch_unwind(AssertUnwindSafe(run)).is_err() {}
+                })
                 .map_err(|e| Error::os("starting a checksum thread", e))?;
             helpers.threads.push(thread);
         }
@@ -125,7 +151,6 @@ impl Drop for ChecksumHelpers {
             unparker.unpark();
         }
         for thread in self.threads.drain(..) {
-            // A helper that panicked has printed that on standard error; there is nothing to add.
             let _ = thread.join();
         }
     }
@@ -165,7 +190,7 @@ mod tests {
             let span = Span::new(&region, token * 4096, 4096).unwrap();
             span.fill_from(&[token as u8; 4096]);
             let reply = Arc::clone(&replies);
-            helpers.queue().push(ChecksumJob { span, data_bytes: 4000, reply, token });
+            helpers.queue().push(ChecksumJob::new(span, 4000, reply, token));
         }
         let mut seen = 0;
         while seen < 64 {

@@ -60,6 +60,23 @@ impl Bug {
     }
 }
 
+/// A thread of the engine that can be made to panic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Victim {
+    /// One that polls drives and serves sessions.
+    Reactor = 1,
+    /// The one that commits.
+    Keeper,
+    /// One that computes checksums.
+    Helper,
+}
+
+/// A place where a thread panics if that is planted: the places are where something is half done.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+pub(crate) const fn may_panic(_: Victim) {}
+
 /// Whether this bug is planted.
 #[cfg(not(feature = "planted-bugs"))]
 pub(crate) const fn planted(_: Bug) -> bool {
@@ -67,21 +84,47 @@ pub(crate) const fn planted(_: Bug) -> bool {
 }
 
 #[cfg(feature = "planted-bugs")]
-pub use with_bugs::plant;
+pub(crate) use with_bugs::{may_panic, planted};
 #[cfg(feature = "planted-bugs")]
-pub(crate) use with_bugs::planted;
+#[allow(unused_imports, reason = "tests use them")]
+pub use with_bugs::{panics_left, plant, plant_panic};
 
 #[cfg(feature = "planted-bugs")]
+#[cfg_attr(not(feature = "internals"), allow(dead_code, reason = "only tests plant them"))]
 mod with_bugs {
-    use std::sync::atomic::{AtomicU8, Ordering};
+    use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-    use super::Bug;
+    use super::{Bug, Victim};
 
     static PLANTED: AtomicU8 = AtomicU8::new(0);
 
     /// Plants a bug in this process, in place of the one before.
     pub fn plant(bug: Option<Bug>) {
         PLANTED.store(bug.map_or(0, |bug| bug as u8), Ordering::SeqCst);
+    }
+
+    static VICTIM: AtomicU8 = AtomicU8::new(0);
+    static PLACES_LEFT: AtomicU64 = AtomicU64::new(0);
+
+    /// Lets a thread of this kind panic at the place that it, or another of its kind, reaches as
+    /// number `place`, counted from 1.
+    pub fn plant_panic(victim: Victim, place: u64) {
+        PLACES_LEFT.store(place, Ordering::SeqCst);
+        VICTIM.store(victim as u8, Ordering::SeqCst);
+    }
+
+    /// Whether the planted panic has not happened yet.
+    pub fn panics_left() -> bool {
+        VICTIM.load(Ordering::SeqCst) != 0
+    }
+
+    pub(crate) fn may_panic(victim: Victim) {
+        if VICTIM.load(Ordering::Relaxed) == victim as u8
+            && PLACES_LEFT.fetch_sub(1, Ordering::SeqCst) == 1
+        {
+            VICTIM.store(0, Ordering::SeqCst);
+            panic!("planted");
+        }
     }
 
     pub(crate) fn planted(bug: Bug) -> bool {

@@ -21,6 +21,8 @@ mod resource_limits;
 mod save_restore;
 mod session;
 mod tables;
+mod thread_failures;
+mod waiting_commits;
 
 #[cfg(feature = "spdk")]
 mod spdk_faults;

@@ -199,3 +199,24 @@ fn a_commit_that_comes_during_another_one_is_not_forgotten() {
         }
     }
 }
+
+#[test]
+fn a_buffer_is_unregistered_by_its_own_session_only() {
+    let (_back_end, pool) = pool();
+    let mut sessions = [0, 1].map(|_| pool.session(&SessionOptions::default()).unwrap());
+    let [first, second] = &mut sessions;
+    let region = Arc::new(Region::new(2 * MIB, HugePages::Off).unwrap());
+    let of_first = first.register(Arc::clone(&region)).unwrap();
+    let twice = first.register(Arc::clone(&region)).unwrap();
+    let of_second = second.register(Arc::clone(&region)).unwrap();
+    // Both have registered the region, but each its own buffer.
+    let of_second = first.unregister(of_second).expect_err("it is another session's");
+    let of_first = second.unregister(of_first).expect_err("it is another session's");
+    first.unregister(of_first).unwrap();
+    first.unregister(twice).unwrap();
+    let mut out = [CompleteEntry::default(); 1];
+    let handle = begin(second, "s@1", MIB);
+    assert_eq!(second.submit(&[common::write(handle, of_second.key(), MIB, 0, 1)]), 1);
+    assert_eq!(second.wait(&mut out, 1, LONG), 1);
+    assert_eq!(out[0].result, MIB as i64);
+}

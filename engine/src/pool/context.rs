@@ -72,10 +72,13 @@ impl PoolContext {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The reactor that serves the next session.
+    /// The reactor that serves the next session: one that has not failed, if there is one.
     pub(crate) fn next_reactor(&self) -> u16 {
         let number = self.sessions.fetch_add(1, Ordering::Relaxed);
-        (number % self.queues.reactors.len()) as u16
+        let reactors = &self.queues.reactors;
+        let places = (number..number + reactors.len()).map(|place| place % reactors.len());
+        let works = |place: &usize| !reactors[*place].has_failed();
+        places.clone().find(works).unwrap_or(number % reactors.len()) as u16
     }
 
     pub(crate) fn remember_segment(&self, open: u64, segment: &Arc<Segment>) {

@@ -5,10 +5,15 @@
 //! The committer decides what is done and in which order ([`crate::commit`]). The keeper passes it
 //! the requests of participants and callers, one after the other, and sends back the results.
 //!
+//! After a panic it answers everything with *poisoned*: what is durable is unknown then, and the
+//! pool refuses writes until it is opened again. When a reactor has failed, no commit can reach all
+//! drives any more: those that wait for other participants end too.
+//!
 //! It sleeps until it is woken. A wake-up costs a reactor one system call for each commit, and none
 //! while chunks flow. Polling for commits would cost a core far more.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::commit::{Committer, Ended};
@@ -16,8 +21,9 @@ use crate::direct::DirectDrives;
 use crate::drives::Drives;
 use crate::error::Error;
 use crate::name::CheckpointName;
+use crate::planted::{Victim, may_panic};
 use crate::pool::context::{PoolContext, unix_ns};
-use crate::reactor::answer::{Answer, Outcome, Reply};
+use crate::reactor::answer::{Answer, Finished, Outcome, Reply};
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::queues::{KeeperRequest, Verdict};
 use crate::state::{ChunkPlace, Readiness};
@@ -40,12 +46,14 @@ pub(crate) struct Keeper {
     drives: DirectDrives,
     /// By open checkpoint: participants that wait for the other participants.
     waiting: HashMap<u64, Vec<Reply>>,
+    /// The request that was taken and is neither answered nor waits.
+    in_hand: Option<KeeperRequest>,
 }
 
 impl Keeper {
     pub(crate) fn new(context: Arc<PoolContext>, drives: DirectDrives) -> Keeper {
         let committer = Committer::new(Arc::clone(&context));
-        Keeper { context, committer, drives, waiting: HashMap::new() }
+        Keeper { context, committer, drives, waiting: HashMap::new(), in_hand: None }
     }
 
     /// The metadata access to the drives.
@@ -57,12 +65,19 @@ impl Keeper {
     /// drives.
     pub(crate) fn run(mut self, mailbox: &Mailbox<Call>) {
         let _open = mailbox.open_while_held();
+        if catch_unwind(AssertUnwindSafe(|| self.serve(mailbox))).is_err() {
+            self.fail();
+            while catch_unwind(AssertUnwindSafe(|| self.serve_failed(mailbox))).is_err() {}
+        }
+    }
+
+    fn serve(&mut self, mailbox: &Mailbox<Call>) {
         loop {
             let mut worked = self.take_requests();
             for call in mailbox.take() {
                 worked = true;
                 match call {
-                    Call::Run(work) => work(&mut self),
+                    Call::Run(work) => work(self),
                     Call::Nudge => {}
                     Call::Stop => return,
                 }
@@ -76,12 +91,60 @@ impl Keeper {
         }
     }
 
+    /// After a panic: the state may be half changed, and a generation half written.
+    fn fail(&mut self) {
+        tracing::error!("the keeper failed: nothing is committed any more; open the pool again");
+        self.context.state().poison("keeper", "its thread failed; the log has the message".into());
+        if let Some(request) = self.in_hand.take() {
+            self.refuse(request, Outcome::POISONED);
+        }
+        let waiting: Vec<u64> = self.waiting.keys().copied().collect();
+        waiting.into_iter().for_each(|open| self.answer_all(open, Outcome::POISONED));
+    }
+
+    /// Answers everything with an error until [`Call::Stop`].
+    fn serve_failed(&mut self, mailbox: &Mailbox<Call>) {
+        loop {
+            while let Some(request) = self.context.queues.keeper.pop() {
+                self.refuse(request, Outcome::POISONED);
+            }
+            // A call that is dropped is an error for its caller.
+            if mailbox.take().iter().any(|call| matches!(call, Call::Stop)) {
+                return;
+            }
+            self.drives.park();
+        }
+    }
+
+    /// Answers a request with an error.
+    fn refuse(&self, request: KeeperRequest, outcome: Outcome) {
+        let KeeperRequest { verdict, reply, .. } = request;
+        match verdict {
+            Verdict::Move { error, .. } => {
+                let answer = Answer::Moved { token: reply.token, to: Err(error) };
+                self.context.queues.answer(reply.to, answer);
+            }
+            Verdict::Whole | Verdict::Abort => self.answer(reply, outcome),
+        }
+    }
+
+    /// A reactor has failed: gives up the checkpoints that wait for participants.
+    fn give_up_all(&mut self) {
+        let waiting: Vec<u64> = self.waiting.keys().copied().collect();
+        for open in waiting {
+            self.committer.give_up(open, None);
+            self.answer_all(open, Outcome::REMOVED);
+        }
+    }
+
     /// Takes the participants' requests, and commits together all checkpoints that are complete
     /// now. Returns whether there was a request.
     fn take_requests(&mut self) -> bool {
         let mut found = false;
         while let Some(request) = self.context.queues.keeper.pop() {
             found = true;
+            self.in_hand = Some(request);
+            may_panic(Victim::Keeper);
             match request.verdict {
                 Verdict::Whole => self.participant_is_whole(request),
                 Verdict::Abort => {
@@ -95,6 +158,10 @@ impl Keeper {
                     self.context.queues.answer(reply.to, Answer::Moved { token: reply.token, to });
                 }
             }
+            self.in_hand = None;
+        }
+        if self.context.queues.has_failed() {
+            self.give_up_all();
         }
         self.commit();
         found
@@ -108,6 +175,8 @@ impl Keeper {
             }
             Readiness::Waiting | Readiness::Ready => {
                 self.waiting.entry(request.checkpoint).or_default().push(request.reply);
+                self.in_hand = None;
+                may_panic(Victim::Keeper);
             }
         }
     }
@@ -129,6 +198,7 @@ impl Keeper {
             }
         };
         for open in open {
+            may_panic(Victim::Keeper);
             self.context.forget_checkpoint(open);
             self.answer_all(open, outcome);
         }
@@ -176,13 +246,14 @@ impl Keeper {
     }
 
     fn answer_all(&mut self, open: u64, outcome: Outcome) {
-        for reply in self.waiting.remove(&open).unwrap_or_default() {
+        // One after the other, so that a panic leaves the others to be answered.
+        while let Some(reply) = self.waiting.get_mut(&open).and_then(Vec::pop) {
             self.answer(reply, outcome);
         }
+        self.waiting.remove(&open);
     }
 
     fn answer(&self, reply: Reply, outcome: Outcome) {
-        let answer = Answer::Finished { token: reply.token, outcome };
-        self.context.queues.answer(reply.to, answer);
+        self.context.queues.finish(reply.to, Finished { token: reply.token, outcome });
     }
 }

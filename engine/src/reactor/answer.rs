@@ -22,12 +22,21 @@ pub(crate) struct Reply {
 pub(crate) enum Answer {
     /// A drive finished a request.
     Io { token: u64, status: Result<(), IoError> },
+    /// A drive that could not be fenced may still carry out the request.
+    Unfenced { token: u64 },
     /// A helper finished a checksum.
     Checksum { token: u64, crc64: u64, padding_is_zero: bool },
+    /// A helper failed at a checksum.
+    NoChecksum { token: u64 },
     /// The keeper gives another place for a chunk, or the error stands.
     Moved { token: u64, to: Result<Location, IoError> },
-    /// The keeper finished a commit or an abort.
-    Finished { token: u64, outcome: Outcome },
+}
+
+/// The keeper finished a commit or an abort.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Finished {
+    pub(crate) token: u64,
+    pub(crate) outcome: Outcome,
 }
 
 /// The result of an entry, for its completion.
@@ -44,6 +53,9 @@ pub(crate) struct Outcome {
 impl Outcome {
     pub(crate) const CANCELED: Outcome = Outcome { result: codes::CANCELED, detail: 0, aux: 0 };
 
+    pub(crate) const REMOVED: Outcome = Outcome { result: codes::REMOVED, detail: 0, aux: 0 };
+    pub(crate) const POISONED: Outcome = Outcome { result: codes::POISONED, detail: 0, aux: 0 };
+
     pub(crate) fn success(result: i64, aux: u64) -> Outcome {
         Outcome { result, detail: 0, aux }
     }
@@ -56,7 +68,7 @@ impl Outcome {
     pub(crate) fn of_error(error: &Error) -> Outcome {
         match error {
             Error::Io { source, .. } => Outcome::of_io_error(*source, 0),
-            Error::Poisoned { .. } => Outcome { result: codes::POISONED, detail: 0, aux: 0 },
+            Error::Poisoned { .. } => Outcome::POISONED,
             _ => Outcome::of_io_error(IoError::Os(libc::EIO), 0),
         }
     }

@@ -10,6 +10,7 @@ use crate::checksum::chunk_is_sound;
 use crate::device::Operation;
 use crate::device::status::{self, Action};
 use crate::error::IoError;
+use crate::planted::{Victim, may_panic};
 use crate::reactor::answer::{Answer, Outcome, Reply};
 use crate::reactor::queues::{KeeperRequest, Verdict};
 use crate::reactor::segment::Purpose;
@@ -30,13 +31,24 @@ impl Reactor {
         for _ in 0..4 * BATCH {
             let Some(answer) = self.queues.answers[usize::from(self.index)].pop() else { break };
             progress = true;
+            may_panic(Victim::Reactor);
             match answer {
                 Answer::Io { token, status } => self.handle_io(token, status),
                 Answer::Checksum { token, crc64, padding_is_zero } => {
                     self.handle_checksum(token, crc64, padding_is_zero);
                 }
                 Answer::Moved { token, to } => self.handle_moved(token, to),
-                Answer::Finished { token, outcome } => self.handle_finished(token, outcome),
+                Answer::NoChecksum { token } => {
+                    let token = ChunkToken::decode(token);
+                    self.fail_chunk(token, IoError::Os(libc::ENOTRECOVERABLE));
+                    self.answered(token.slot);
+                }
+                Answer::Unfenced { token } => {
+                    let slot = ChunkToken::decode(token).slot;
+                    self.tasks.get(slot).unfenced = true;
+                    self.tasks.get(slot).fail(Outcome::REMOVED);
+                    self.answered(slot);
+                }
             }
         }
         progress
@@ -97,7 +109,7 @@ impl Reactor {
             verdict: Verdict::Move { chunk, second: token.second, error },
             reply: Reply { to: self.index, token: token.encode() },
         };
-        self.queues.send_to_keeper(request);
+        self.to_keeper.push_back(request);
         true
     }
 

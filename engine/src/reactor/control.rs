@@ -14,6 +14,14 @@ use crate::memory::{Region, Registration};
 use crate::reactor::segment::Segment;
 use crate::ring;
 
+/// A failed reactor's question to another one.
+pub(crate) struct Quiesce {
+    /// The one that asks. It sends no more requests.
+    pub(crate) asker: u16,
+    /// Dropped without an answer when a drive may still carry out one of its requests.
+    pub(crate) answer: Sender<()>,
+}
+
 /// Requests to a reactor apart from entries.
 pub(crate) enum Control {
     /// Make a region usable on all drives of this reactor.
@@ -35,6 +43,8 @@ pub(crate) enum Control {
     AddSegment { port: u32, segment: Arc<Segment>, answer: Sender<Option<u64>> },
     /// Take a segment's handle back once none of its entries is in flight.
     RemoveSegment { port: u32, handle: u64, answer: Sender<()> },
+    /// Answer when nothing of a reactor that failed is in flight here.
+    Quiesce(Quiesce),
     /// Finish what is in flight and end the thread.
     Stop,
 }

@@ -4,6 +4,7 @@
 //! - The slot of a command keeps the command's span until its completion was taken: memory in
 //!   flight belongs to this queue, whatever happens to the asker.
 //! - The device is dropped before the slots, and a device's `drop` waits for its commands.
+//! - A request whose memory is not registered fails; it never reaches the device.
 //! - A failed command updates its drive's condition. A drive or pool that may not be written any
 //!   more gets no writes: see [`crate::device::condition`].
 //! - Nothing here allocates after construction.
@@ -11,10 +12,11 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::device::condition::Conditions;
-use crate::device::status;
+use crate::device::status::{self, Action};
 use crate::device::{Command, Completion, Device, DmaSlice, DriveInfo, Operation, SubmitError};
 use crate::error::{Error, IoError};
 use crate::memory::{Region, Span};
@@ -30,6 +32,10 @@ pub(crate) struct DriveRequest<T> {
     pub(crate) reply: T,
 }
 
+/// Whether a drive that was closed may still carry out a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unfenced(pub(crate) bool);
+
 /// The queue. Fields are dropped in this order: see the module's second invariant.
 pub(crate) struct DriveQueue<T> {
     device: Box<dyn Device>,
@@ -43,7 +49,7 @@ pub(crate) struct DriveQueue<T> {
     conditions: Arc<Conditions>,
 }
 
-impl<T> DriveQueue<T> {
+impl<T: Copy> DriveQueue<T> {
     /// A queue over `device`, which is the pool's drive `drive`. At most `depth` commands are in
     /// flight (never more than the device takes), and at most `waiting_limit` wait.
     pub(crate) fn new(
@@ -90,14 +96,10 @@ impl<T> DriveQueue<T> {
     /// Adds a request.
     ///
     /// # Panics
-    /// When more wait than the reactor's credits allow, or the span's region was not registered:
-    /// both are errors in the caller's arithmetic, and to continue would be worse.
+    /// When more wait than the reactor's credits allow: an error in the caller's arithmetic, and to
+    /// continue would be worse.
     pub(crate) fn push(&mut self, request: DriveRequest<T>) {
         assert!(self.waiting.len() < self.waiting_limit, "more requests than credits");
-        if let Some(span) = &request.span {
-            let id = span.region().id();
-            assert!(self.regions.iter().any(|known| known.id() == id), "region not registered");
-        }
         self.waiting.push_back(request);
     }
 
@@ -116,10 +118,11 @@ impl<T> DriveQueue<T> {
     pub(crate) fn tick(&mut self, mut ended: impl FnMut(T, Result<(), IoError>)) -> bool {
         let mut progress = false;
         while let Some(&slot) = self.free.last() {
-            let Some(request) = self.waiting.pop_front() else { break };
-            if let Some(error) = self.conditions.refusal(self.drive, request.operation) {
+            // It leaves the queue after the device has it, so that a panic there does not lose it.
+            let Some(request) = self.waiting.front() else { break };
+            if let Some(error) = self.refusal(request) {
                 progress = true;
-                ended(request.reply, Err(error));
+                self.end_first(error, &mut ended);
                 continue;
             }
             let command = Command {
@@ -128,23 +131,21 @@ impl<T> DriveQueue<T> {
                 memory: request.span.as_ref().map_or(DmaSlice::EMPTY, Span::as_dma),
                 tag: u64::from(slot),
             };
-            // SAFETY: the memory is a span of a registered region (checked by `push`), and the slot
-            // below holds that span until the completion was taken or the device was dropped.
+            // SAFETY: the memory is a span of a registered region (checked by `refusal`). The queue
+            // or the slot below holds that span until the completion was taken or the device was
+            // dropped.
             match unsafe { self.device.submit(command) } {
                 Ok(()) => {
                     self.free.pop();
-                    self.slots[slot as usize] = Some(request);
+                    self.slots[slot as usize] = self.waiting.pop_front();
                     progress = true;
                 }
-                Err(SubmitError::Full) => {
-                    self.waiting.push_front(request);
-                    break;
-                }
+                Err(SubmitError::Full) => break,
                 Err(SubmitError::Failed(error)) => {
                     progress = true;
                     self.note(request.operation, error);
-                    log_failure(self.device.info(), &request, error);
-                    ended(request.reply, Err(error));
+                    log_failure(self.device.info(), request, error);
+                    self.end_first(error, &mut ended);
                 }
             }
         }
@@ -152,21 +153,81 @@ impl<T> DriveQueue<T> {
         for at in 0..count {
             let completion = self.completions[at];
             let slot = completion.tag as u32;
-            let request = self.slots.get_mut(slot as usize).and_then(Option::take);
-            let Some(request) = request else {
+            // It leaves its slot after the answer, so that a panic in between does not lose it.
+            let Some(Some(request)) = self.slots.get(slot as usize) else {
                 panic!(
                     "drive {}: a completion that no command waits for",
                     self.device.info().serial
                 )
             };
-            self.free.push(slot);
             if let Err(error) = completion.status {
                 self.note(request.operation, error);
-                log_failure(self.device.info(), &request, error);
+                log_failure(self.device.info(), request, error);
             }
             ended(request.reply, completion.status);
+            self.slots[slot as usize] = None;
+            self.free.push(slot);
         }
         progress || count > 0
+    }
+
+    /// Ends the request that waits first with an error.
+    fn end_first(&mut self, error: IoError, ended: &mut impl FnMut(T, Result<(), IoError>)) {
+        if let Some(request) = self.waiting.front() {
+            ended(request.reply, Err(error));
+            self.waiting.pop_front();
+        }
+    }
+
+    /// Why a request is not sent to the drive, if it is not.
+    fn refusal(&self, request: &DriveRequest<T>) -> Option<IoError> {
+        let known = |span: &Span| {
+            let id = span.region().id();
+            self.regions.iter().any(|known| known.id() == id)
+        };
+        if !request.span.as_ref().is_none_or(known) {
+            return Some(IoError::Os(libc::EFAULT));
+        }
+        self.conditions.refusal(self.drive, request.operation)
+    }
+
+    /// Whether a request whose reply is such a one has not ended.
+    pub(crate) fn has(&self, which: impl Fn(&T) -> bool) -> bool {
+        let mut requests = self.waiting.iter().chain(self.slots.iter().flatten());
+        requests.any(|request| which(&request.reply))
+    }
+
+    /// The condition of the drive: it is lost.
+    pub(crate) fn stop(&self) {
+        self.conditions.note(self.drive, Action::StopDrive, IoError::Removed);
+    }
+
+    /// Closes the drive, which fences it. `ended` gets the reply of each request that had not
+    /// ended, and whether the drive may still carry it out: if it could not be fenced, the memory
+    /// of its commands stays mapped and registered for good.
+    pub(crate) fn fence(self, mut ended: impl FnMut(T, Unfenced)) {
+        let DriveQueue { device, mut slots, mut waiting, regions, .. } = self;
+        let serial = device.info().serial.clone();
+        let fenced = catch_unwind(AssertUnwindSafe(|| drop(device))).is_ok();
+        let mut in_flight: Vec<_> = slots.drain(..).flatten().collect();
+        if !fenced {
+            tracing::error!(
+                serial,
+                "a drive could not be fenced: the memory of its commands is not used again"
+            );
+            std::mem::forget(regions);
+            // The device may have had the first one, too, when it panicked.
+            in_flight.extend(waiting.pop_front());
+        }
+        for request in waiting {
+            ended(request.reply, Unfenced(false));
+        }
+        for DriveRequest { span, reply, .. } in in_flight {
+            if !fenced {
+                std::mem::forget(span);
+            }
+            ended(reply, Unfenced(!fenced));
+        }
     }
 
     /// Updates the drive's condition after a failed command. The device has already retried it.

@@ -3,22 +3,31 @@
 //! session.
 //!
 //! - Messages are taken in the order in which they were sent, before the entries of the same turn.
+//! - Those that a panic leaves are answered when the drives are fenced: an asker that gets an error
+//!   may free its memory.
 //! - A message that names a port, a key or a handle of a session that is gone changes nothing.
 //! - Each message that has an answer is answered, at the latest when nothing that it names is in
 //!   flight any more. An asker that no longer waits is not an error.
 
+use std::sync::Arc;
+
 use crossbeam::sync::Unparker;
 
+use crate::planted::{Victim, may_panic};
 use crate::reactor::Reactor;
 use crate::reactor::control::Control;
 use crate::reactor::port::{MAX_PORTS, Port, Waker};
+use crate::reactor::queues::CREDITS;
+use crate::reactor::segment::Segment;
 use crate::ring;
 
 impl Reactor {
     /// Handles the messages that have arrived.
     pub(super) fn handle_messages(&mut self) {
-        let messages = self.queues.reactors[usize::from(self.index)].mailbox.take();
-        for message in messages {
+        self.messages.extend(self.queues.reactors[usize::from(self.index)].mailbox.take());
+        while !self.messages.is_empty() {
+            may_panic(Victim::Reactor);
+            let Some(message) = self.messages.pop_front() else { break };
             match message {
                 Control::Register { region, answer } => {
                     let result = self.drives.iter_mut().try_for_each(|d| d.register(&region));
@@ -54,7 +63,7 @@ impl Reactor {
                     }
                 }
                 Control::AddSegment { port, segment, answer } => {
-                    let handle = self.port(port).and_then(|port| port.add_segment(segment));
+                    let handle = self.add_segment(port, segment);
                     let _ = answer.send(handle);
                 }
                 Control::RemoveSegment { port, handle, answer } => {
@@ -65,6 +74,7 @@ impl Reactor {
                         open.finish_removal(handle);
                     }
                 }
+                Control::Quiesce(quiesce) => self.quiescing.push(quiesce),
                 Control::Stop => self.stopping = true,
             }
         }
@@ -88,6 +98,15 @@ impl Reactor {
         Some(number)
     }
 
+    /// Gives a segment a handle, and makes room for its request to the keeper.
+    fn add_segment(&mut self, port: u32, segment: Arc<Segment>) -> Option<u64> {
+        let handle = self.port(port)?.add_segment(segment)?;
+        let segments: usize = self.ports.iter().flatten().map(Port::segment_places).sum();
+        let additional = (CREDITS + segments).saturating_sub(self.to_keeper.len());
+        self.to_keeper.reserve(additional);
+        Some(handle)
+    }
+
     /// The port that a number names, if it still names one.
     pub(super) fn port(&mut self, number: u32) -> Option<&mut Port> {
         let port = self.ports.get_mut(Port::index(number))?.as_mut()?;
@@ -96,7 +115,7 @@ impl Reactor {
 
     pub(super) fn close_if_done(&mut self, number: u32) {
         let Some(port) = self.port(number) else { return };
-        if port.tasks > 0 {
+        if port.entries > 0 {
             return;
         }
         if let Some(answer) = port.closing.take() {

@@ -12,11 +12,14 @@
 //! - The drive queue's slot owns the memory of a transfer until the drive is done with it, and a
 //!   buffer counts the tasks that use it.
 //! - Nothing from a ring is used before it was copied and checked.
+//! - An entry that was taken is in the reactor's hand, in the table of tasks or in its segment's
+//!   slot until it is completed, so that a panic at any instant leaves it to be found (`failure`).
 
 pub(crate) mod answer;
 mod chunk_answers;
 pub(crate) mod control;
 pub(crate) mod drive_queue;
+mod failure;
 pub(crate) mod mailbox;
 mod messages;
 pub(crate) mod port;
@@ -27,6 +30,8 @@ mod session_entries;
 pub(crate) mod task;
 pub(crate) mod token;
 
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,10 +40,12 @@ use crossbeam::sync::Parker;
 use crate::backoff::{Backoff, Pause, REACTOR_NAP};
 use crate::checksum::ChecksumJob;
 use crate::device::Operation;
+use crate::planted::{Victim, may_panic};
 use crate::reactor::answer::{Answer, Outcome, Reply};
+use crate::reactor::control::{Control, Quiesce};
 use crate::reactor::drive_queue::{DriveQueue, DriveRequest};
 use crate::reactor::port::Port;
-use crate::reactor::queues::{CREDITS, Queues, TASKS};
+use crate::reactor::queues::{CREDITS, KeeperRequest, Queues, TASKS};
 use crate::reactor::task::{Kind, TaskTable, Transfer};
 use crate::reactor::token::ChunkToken;
 use crate::ring::CompleteEntry;
@@ -61,6 +68,15 @@ pub(crate) struct Reactor {
     ports: Vec<Option<Port>>,
     tasks: TaskTable,
     credits: usize,
+    /// Port and user data of the entry that is being accepted or completed.
+    in_hand: Option<(u32, u64)>,
+    /// Messages that have come and are not handled yet.
+    messages: VecDeque<Control>,
+    /// Requests to the keeper that have not been sent. It has room for one of each segment and each
+    /// credit.
+    to_keeper: VecDeque<KeeperRequest>,
+    /// Reactors that failed and wait until nothing of theirs is in flight here.
+    quiescing: Vec<Quiesce>,
     /// A multiple of `MAX_PORTS`; keeps the numbers of ports distinct.
     next_tag: u32,
     stopping: bool,
@@ -83,16 +99,33 @@ impl Reactor {
             ports: Vec::new(),
             tasks: TaskTable::new(TASKS),
             credits: CREDITS,
+            in_hand: None,
+            messages: VecDeque::new(),
+            to_keeper: VecDeque::with_capacity(CREDITS),
+            quiescing: Vec::new(),
             next_tag: 0,
             stopping: false,
         }
     }
 
-    /// Runs until it must stop and nothing is in flight.
+    /// Runs until it must stop and nothing is in flight. After a panic it closes its drives and
+    /// answers everything with an error until it must stop.
     pub(crate) fn run(mut self) {
         let queues = Arc::clone(&self.queues);
-        let _open = queues.reactors[usize::from(self.index)].mailbox.open_while_held();
+        let open = queues.reactors[usize::from(self.index)].mailbox.open_while_held();
         crate::backoff::shorten_timer_slack();
+        if catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
+            self.serve_failed();
+        }
+        // In this order: a caller that finds the mailbox closed may free its memory, so no device
+        // may touch it any more.
+        self.drives.clear();
+        self.ports.clear();
+        drop(open);
+    }
+
+    /// Takes turns until it must stop and nothing is in flight.
+    fn serve(&mut self) {
         let mut backoff = Backoff::reactor(self.may_nap);
         loop {
             if self.tick() {
@@ -129,7 +162,10 @@ impl Reactor {
 
     /// Nothing is in flight: the next work comes with an unpark.
     fn is_quiet(&self) -> bool {
-        self.tasks.is_empty() && self.drives.iter().all(|drive| drive.outstanding() == 0)
+        self.tasks.is_empty()
+            && self.to_keeper.is_empty()
+            && self.quiescing.is_empty()
+            && self.drives.iter().all(|drive| drive.outstanding() == 0)
     }
 
     fn park(&mut self, time: Duration) {
@@ -159,6 +195,9 @@ impl Reactor {
         progress |= self.take_requests();
         progress |= self.poll_drives();
         progress |= self.handle_answers();
+        progress |= self.handle_finished();
+        progress |= self.send_to_keeper();
+        self.answer_quiescing();
         self.publish_completions();
         progress
     }
@@ -201,6 +240,7 @@ impl Reactor {
         let chunk = transfer.first_chunk + u64::from(relative);
         transfer.span(relative).zero_from(transfer.segment.chunk_data_bytes(chunk));
         let mirrored = transfer.segment.copies(chunk).second.is_some();
+        may_panic(Victim::Reactor);
         self.send_to_drive(first, Operation::Write);
         if mirrored {
             self.expect_answer(slot);
@@ -218,8 +258,7 @@ impl Reactor {
 
     /// The memory and place of a task that moves bytes.
     fn transfer(&mut self, slot: u32) -> &Transfer {
-        let transfer = &self.tasks.get(slot).transfer;
-        transfer.as_ref().expect("only transfers have chunks")
+        &self.tasks.get(slot).transfer
     }
 
     /// Sends one copy of a chunk to its drive.
@@ -248,7 +287,7 @@ impl Reactor {
         let data_bytes = transfer.segment.chunk_data_bytes(chunk);
         let span = transfer.span(token.relative);
         let reply = Arc::clone(&self.queues.answers[usize::from(self.index)]);
-        self.queues.checksums.push(ChecksumJob { span, data_bytes, reply, token: token.encode() });
+        self.queues.checksums.push(ChecksumJob::new(span, data_bytes, reply, token.encode()));
     }
 
     /// Takes the requests of others to this reactor's drives.
@@ -268,6 +307,7 @@ impl Reactor {
         for drive in &mut self.drives {
             let queues = &self.queues;
             progress |= drive.tick(|reply, status| {
+                may_panic(Victim::Reactor);
                 queues.answer(reply.to, Answer::Io { token: reply.token, status });
             });
         }
@@ -280,13 +320,16 @@ impl Reactor {
         if task.outstanding > 0 || task.remaining() > 0 {
             return;
         }
-        let task = self.tasks.remove(slot);
-        if let Some(transfer) = &task.transfer {
-            if task.kind == Kind::Write && task.failure.is_some() {
-                transfer.segment.unclaim(transfer.first_chunk, transfer.chunk_count.into());
-            }
-            transfer.usage.end();
+        if task.unfenced {
+            return self.abandon_task(slot);
         }
+        self.in_hand = Some((task.port, task.user_data));
+        let task = self.tasks.remove(slot);
+        let transfer = &task.transfer;
+        if task.kind == Kind::Write && task.failure.is_some() {
+            transfer.segment.unclaim(transfer.first_chunk, transfer.chunk_count.into());
+        }
+        transfer.usage.end();
         let outcome = task.failure.unwrap_or(Outcome::success(task.len_bytes as i64, 0));
         self.complete(task.port, outcome.completion(task.user_data));
         self.transfer_ended(task.port, task.handle);
@@ -294,11 +337,27 @@ impl Reactor {
 
     /// Puts a completion on the session's ring. The slot was reserved when the entry was taken.
     fn complete(&mut self, port: u32, entry: CompleteEntry) {
+        may_panic(Victim::Reactor);
         if let Some(open) = self.port(port) {
-            open.tasks -= 1;
+            open.entries -= 1;
             open.ring.complete(entry);
         }
+        self.in_hand = None;
         self.close_if_done(port);
+    }
+
+    /// Sends the requests that wait for room in the keeper's queue. It makes room without waiting
+    /// for a reactor, so nothing here waits for good.
+    fn send_to_keeper(&mut self) -> bool {
+        let mut progress = false;
+        while let Some(request) = self.to_keeper.front() {
+            if !self.queues.send_to_keeper(*request) {
+                break;
+            }
+            self.to_keeper.pop_front();
+            progress = true;
+        }
+        progress
     }
 
     /// Makes completions visible to clients, and wakes those that wait for them.

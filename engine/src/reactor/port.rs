@@ -33,8 +33,8 @@ pub(crate) struct SegmentSlot {
     pub(crate) segment: Arc<Segment>,
     /// Tasks in flight that move bytes of it.
     pub(crate) transfers: u32,
-    /// The commit or abort that waits for those to end, and its task.
-    pub(crate) finish: Option<(Finish, u32)>,
+    /// The commit or abort that waits for those to end, or for the keeper, and its user data.
+    pub(crate) finish: Option<(Finish, u64)>,
     /// Committed or aborted: no more requests for it are accepted.
     pub(crate) finished: bool,
     /// Waits for the handle to be taken back.
@@ -78,8 +78,8 @@ pub(crate) struct Port {
     segments: Vec<(u32, Option<SegmentSlot>)>,
     /// Where the tags of segments start.
     first_tag: u32,
-    /// Tasks in flight.
-    pub(crate) tasks: u32,
+    /// Entries taken and not completed.
+    pub(crate) entries: u32,
     /// The client broke the ring's rules: its entries are no longer read.
     pub(crate) poisoned: bool,
     /// Waits for the port to close.
@@ -98,7 +98,7 @@ impl Port {
             buffers: BufferTable::with_first_tag(MAX_BUFFERS, (serial as u16).wrapping_mul(0x9e37)),
             segments: Vec::new(),
             first_tag: serial.wrapping_mul(0x9e37_79b1),
-            tasks: 0,
+            entries: 0,
             poisoned: false,
             closing: None,
         }
@@ -139,9 +139,47 @@ impl Port {
         Some(u64::from(*tag) << 32 | index as u64)
     }
 
+    /// No more entries are taken, and the client sees that.
+    pub(crate) fn close_ring(&mut self) {
+        self.poisoned = true;
+        self.ring.close();
+        self.client.wake();
+    }
+
+    /// Takes back the handles that are to be taken back and have nothing in flight.
+    pub(crate) fn answer_removals(&mut self) {
+        for place in 0..self.segments.len() as u32 {
+            if let Some((handle, _)) = self.segment_at(place) {
+                self.finish_removal(handle);
+            }
+        }
+    }
+
+    /// The place of the segment that a handle names.
+    pub(crate) fn segment_place(handle: u64) -> u32 {
+        (handle & 0xffff_ffff) as u32
+    }
+
+    /// The segment at a place and its handle, if there is one.
+    pub(crate) fn segment_at(&mut self, place: u32) -> Option<(u64, &mut SegmentSlot)> {
+        let (tag, slot) = self.segments.get_mut(place as usize)?;
+        let handle = u64::from(*tag) << 32 | u64::from(place);
+        Some((handle, slot.as_mut()?))
+    }
+
+    /// Places for segments that it has made.
+    pub(crate) fn segment_places(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// All segments.
+    pub(crate) fn segments(&mut self) -> impl Iterator<Item = &mut SegmentSlot> {
+        self.segments.iter_mut().filter_map(|(_, slot)| slot.as_mut())
+    }
+
     /// The segment that a handle names, if it still names one.
     pub(crate) fn segment(&mut self, handle: u64) -> Option<&mut SegmentSlot> {
-        let (tag, slot) = self.segments.get_mut((handle & 0xffff_ffff) as usize)?;
+        let (tag, slot) = self.segments.get_mut(Port::segment_place(handle) as usize)?;
         if u64::from(*tag) == handle >> 32 { slot.as_mut() } else { None }
     }
 
@@ -152,7 +190,7 @@ impl Port {
             return;
         }
         let Some(answer) = slot.removal.take() else { return };
-        self.segments[(handle & 0xffff_ffff) as usize].1 = None;
+        self.segments[Port::segment_place(handle) as usize].1 = None;
         // The asker may have given up waiting.
         let _ = answer.send(());
     }

@@ -5,15 +5,17 @@
 //! that fails is a broken invariant, not an error to handle. The sizes follow from [`CREDITS`].
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam::queue::ArrayQueue;
 use crossbeam::sync::{Parker, Unparker};
 
+use crate::backoff::REACTOR_NAP;
 use crate::checksum::ChecksumQueue;
 use crate::device::condition::Conditions;
 use crate::error::IoError;
 use crate::format::Layout;
-use crate::reactor::answer::{Answer, Reply};
+use crate::reactor::answer::{Answer, Finished, Reply};
 use crate::reactor::control::Control;
 use crate::reactor::drive_queue::DriveRequest;
 use crate::reactor::mailbox::Mailbox;
@@ -22,8 +24,11 @@ use crate::units::DriveIndex;
 /// Answers that one reactor may have outstanding for its sessions' chunks, over all drives. A write
 /// of a chunk needs one for each copy and one for the checksum, a read one at a time.
 pub(crate) const CREDITS: usize = 1024;
-/// Entries of its sessions that one reactor may have in flight.
+/// Writes and reads of its sessions that one reactor may have in flight.
 pub(crate) const TASKS: usize = 1024;
+/// Commits and aborts on their way between a reactor and the keeper, in each direction. More of
+/// them wait at the sender.
+pub(crate) const FINISHES: usize = 256;
 /// Metadata commands that the keeper may have in flight, over all drives.
 pub(crate) const KEEPER_CREDITS: usize = 64;
 
@@ -61,6 +66,17 @@ pub(crate) struct ReactorEnd {
     pub(crate) inbox: ArrayQueue<Io>,
     pub(crate) mailbox: Mailbox<Control>,
     pub(crate) unparker: Unparker,
+    /// Commits and aborts that the keeper has finished.
+    pub(crate) finished: ArrayQueue<Finished>,
+    /// It ended by a panic. Its drives are closed, and it answers everything with an error.
+    failed: AtomicBool,
+}
+
+impl ReactorEnd {
+    /// Whether it ended by a panic.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
 }
 
 /// The reactor of a drive.
@@ -102,15 +118,16 @@ impl Queues {
             inbox: ArrayQueue::new(Queues::inbox_capacity(count)),
             mailbox: Mailbox::new(parker.unparker().clone()),
             unparker: parker.unparker().clone(),
+            finished: ArrayQueue::new(FINISHES),
+            failed: AtomicBool::new(false),
         });
-        // Answers that may wait for one reactor: its credits, and the keeper's for each task.
-        let to_reactors = reactors.iter().map(|_| CREDITS + TASKS);
+        let to_reactors = reactors.iter().map(|_| CREDITS);
         let to_drives = routes.iter().map(|_| KEEPER_CREDITS);
         let answers = to_reactors.chain(to_drives);
         Queues {
             reactors: ends.collect(),
             answers: answers.map(|capacity| Arc::new(ArrayQueue::new(capacity))).collect(),
-            keeper: ArrayQueue::new(count * (TASKS + CREDITS)),
+            keeper: ArrayQueue::new(count * FINISHES),
             keeper_unparker: keeper.unparker().clone(),
             checksums,
             routes,
@@ -139,11 +156,33 @@ impl Queues {
         }
     }
 
-    /// Sends a participant's request to the keeper. The queue has room for each task and credit.
-    pub(crate) fn send_to_keeper(&self, request: KeeperRequest) {
-        let pushed = self.keeper.push(request);
-        assert!(pushed.is_ok(), "more requests to the keeper than tasks");
+    /// Sends a participant's request to the keeper. False: the queue is full, send it later.
+    pub(crate) fn send_to_keeper(&self, request: KeeperRequest) -> bool {
+        let sent = self.keeper.push(request).is_ok();
         self.keeper_unparker.unpark();
+        sent
+    }
+
+    /// The keeper's answer to a commit or an abort. A reactor never waits for the keeper, so the
+    /// keeper may wait for room.
+    pub(crate) fn finish(&self, to: u16, finished: Finished) {
+        let end = &self.reactors[usize::from(to)];
+        while end.finished.push(finished).is_err() && !end.mailbox.is_closed() {
+            end.unparker.unpark();
+            std::thread::sleep(REACTOR_NAP);
+        }
+        end.unparker.unpark();
+    }
+
+    /// A reactor failed: nothing can be committed any more, since each commit needs all drives.
+    pub(crate) fn set_failed(&self, reactor: u16) {
+        self.reactors[usize::from(reactor)].failed.store(true, Ordering::Release);
+        self.keeper_unparker.unpark();
+    }
+
+    /// Whether a reactor has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.reactors.iter().any(ReactorEnd::has_failed)
     }
 
     /// Requests that all askers together may have at one reactor.

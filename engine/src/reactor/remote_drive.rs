@@ -16,6 +16,7 @@ use crossbeam::queue::ArrayQueue;
 use crate::device::{Command, Completion, Device, DriveInfo, Operation, SubmitError};
 use crate::error::{Error, IoError};
 use crate::memory::{Region, Span};
+use crate::planted::{Victim, may_panic};
 use crate::reactor::answer::{Answer, Reply};
 use crate::reactor::control::Control;
 use crate::reactor::drive_queue::DriveRequest;
@@ -95,6 +96,7 @@ impl Device for RemoteDrive {
             span,
             reply: Reply { to: self.reply_to, token: command.tag },
         };
+        may_panic(Victim::Keeper);
         if self.reactor().mailbox.is_closed() {
             return Err(SubmitError::Failed(IoError::Removed));
         }
@@ -108,6 +110,10 @@ impl Device for RemoteDrive {
         for completion in completions {
             let done = match self.answers.pop() {
                 Some(Answer::Io { token, status }) => Completion { tag: token, status },
+                // What its memory holds is not certain any more; the keeper's failure answers all.
+                Some(Answer::Unfenced { .. }) => {
+                    panic!("drive {}: it could not be fenced", self.info.serial)
+                }
                 // A reactor that has ended does not answer; its drives are closed.
                 _ if !self.tags.is_empty() && self.reactor().mailbox.is_closed() => {
                     Completion { tag: self.tags[0], status: Err(IoError::Removed) }

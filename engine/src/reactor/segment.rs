@@ -47,6 +47,8 @@ pub(crate) struct Segment {
     pub(crate) len_bytes: u64,
     pub(crate) chunk_bytes: u64,
     chunks: Box<[Chunk]>,
+    /// Chunks that are not written.
+    missing: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -103,7 +105,8 @@ impl Segment {
     ) -> Segment {
         let chunks = copies.iter().map(|&copies| Chunk::new(copies, 0, EMPTY)).collect();
         let purpose = Purpose::Save { checkpoint };
-        Segment { purpose, participant, len_bytes, chunk_bytes, chunks }
+        let missing = AtomicU64::new(copies.len() as u64);
+        Segment { purpose, participant, len_bytes, chunk_bytes, chunks, missing }
     }
 
     /// A segment to restore, with the checksum of each chunk.
@@ -114,7 +117,8 @@ impl Segment {
         chunks: impl Iterator<Item = (Copies, u64)>,
     ) -> Segment {
         let chunks = chunks.map(|(copies, crc64)| Chunk::new(copies, crc64, WRITTEN)).collect();
-        Segment { purpose: Purpose::Restore, participant, len_bytes, chunk_bytes, chunks }
+        let (purpose, missing) = (Purpose::Restore, AtomicU64::new(0));
+        Segment { purpose, participant, len_bytes, chunk_bytes, chunks, missing }
     }
 
     /// The same, and chunks may be written again: the writer has checked the bytes, and holds the
@@ -171,21 +175,28 @@ impl Segment {
         let state = &self.chunks[chunk as usize].state;
         let left = state.load(Ordering::Relaxed) - 1;
         state.store(if left == 0 { WRITTEN } else { left }, Ordering::Release);
+        if left == 0 {
+            self.missing.store(self.missing_chunks() - 1, Ordering::Release);
+        }
     }
 
-    /// Takes back the claims of unfinished chunks, so that they may be written again. No write of
-    /// them is in flight.
+    /// Takes back the claim of a write that failed: it may be repeated as it was, so those of its
+    /// chunks that were written count as missing again. No write of them is in flight. A repair
+    /// claims nothing.
     pub(crate) fn unclaim(&self, first: u64, count: u64) {
-        for chunk in &self.chunks[first as usize..(first + count) as usize] {
-            if chunk.state.load(Ordering::Relaxed) != WRITTEN {
-                chunk.state.store(EMPTY, Ordering::Release);
-            }
+        if !self.purpose.saves() {
+            return;
         }
+        let mut missing = self.missing_chunks();
+        for chunk in &self.chunks[first as usize..(first + count) as usize] {
+            missing += u64::from(chunk.state.load(Ordering::Relaxed) == WRITTEN);
+            chunk.state.store(EMPTY, Ordering::Release);
+        }
+        self.missing.store(missing, Ordering::Release);
     }
 
     /// Chunks that are not written.
     pub(crate) fn missing_chunks(&self) -> u64 {
-        let missing = |chunk: &&Chunk| chunk.state.load(Ordering::Acquire) != WRITTEN;
-        self.chunks.iter().filter(missing).count() as u64
+        self.missing.load(Ordering::Acquire)
     }
 }

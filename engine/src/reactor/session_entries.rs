@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use crate::limits::BLOCK_BYTES;
-use crate::reactor::answer::{Outcome, Reply};
+use crate::planted::{Victim, may_panic};
+use crate::reactor::answer::{Finished, Reply};
 use crate::reactor::port::{Finish, Port};
 use crate::reactor::queues::{KeeperRequest, Verdict};
 use crate::reactor::segment::Purpose;
 use crate::reactor::task::{Kind, Task, Transfer};
-use crate::reactor::token::{ChunkToken, MAX_CHUNKS_PER_TASK};
+use crate::reactor::token::{FinishToken, MAX_CHUNKS_PER_TASK};
 use crate::reactor::{BATCH, Reactor};
 use crate::ring::{self, CompleteEntry, Request, codes};
 use crate::units::{is_block_aligned, round_up};
@@ -38,8 +39,10 @@ impl Reactor {
             };
             progress = true;
             let number = port.number;
-            port.tasks += 1;
+            port.entries += 1;
             let user_data = entry.user_data;
+            self.in_hand = Some((number, user_data));
+            may_panic(Victim::Reactor);
             let outcome = match entry.decode() {
                 Ok(request) => self.accept(number, user_data, request),
                 Err(reject) => Err((reject.code(), 0)),
@@ -94,13 +97,15 @@ impl Reactor {
             handle: request.checkpoint,
             user_data,
             len_bytes: request.len_bytes,
-            transfer: Some(transfer),
+            transfer,
             next: 0,
             outstanding: 0,
             moves: 0,
             failure: None,
+            unfenced: false,
             queued: false,
         });
+        self.in_hand = None;
         Ok(())
     }
 
@@ -112,27 +117,15 @@ impl Reactor {
         handle: u64,
         finish: Finish,
     ) -> Result<(), (i64, u64)> {
-        let slot = self.port(number).and_then(|port| port.segment(handle));
+        // Not `self.port`: the entry leaves the hand at the same time.
+        let port = self.ports.get_mut(Port::index(number)).and_then(Option::as_mut);
+        let slot = port.and_then(|port| port.segment(handle));
         let Some(slot) = slot else { return Err((codes::BAD_HANDLE, 0)) };
         if slot.finished || slot.finish.is_some() || !slot.segment.purpose.saves() {
             return Err((codes::BAD_HANDLE, 0));
         }
-        let task = self.tasks.insert(Task {
-            kind: Kind::Finish,
-            port: number,
-            handle,
-            user_data,
-            len_bytes: 0,
-            transfer: None,
-            next: 0,
-            outstanding: 1,
-            moves: 0,
-            failure: None,
-            queued: false,
-        });
-        if let Some(slot) = self.port(number).and_then(|port| port.segment(handle)) {
-            slot.finish = Some((finish, task));
-        }
+        slot.finish = Some((finish, user_data));
+        self.in_hand = None;
         self.ask_keeper_if_due(number, handle);
         Ok(())
     }
@@ -151,7 +144,7 @@ impl Reactor {
     fn ask_keeper_if_due(&mut self, number: u32, handle: u64) {
         let slot = self.port(number).and_then(|port| port.segment(handle));
         let Some(slot) = slot else { return };
-        let Some((finish, task)) = slot.finish else { return };
+        let Some((finish, user_data)) = slot.finish else { return };
         if slot.transfers > 0 {
             return;
         }
@@ -160,32 +153,45 @@ impl Reactor {
         if finish == Finish::Commit && missing > 0 {
             // The segment stays open: the missing chunks may still be written.
             slot.finish = None;
-            let ended = self.tasks.remove(task);
-            let entry = CompleteEntry::failure(ended.user_data, codes::INCOMPLETE, missing);
+            self.in_hand = Some((number, user_data));
+            let entry = CompleteEntry::failure(user_data, codes::INCOMPLETE, missing);
             self.complete(number, entry);
             return;
         }
         slot.finished = true;
+        let token =
+            FinishToken { port: Port::index(number) as u32, segment: Port::segment_place(handle) };
         let request = KeeperRequest {
             checkpoint,
             participant: slot.segment.participant,
             verdict: if finish == Finish::Commit { Verdict::Whole } else { Verdict::Abort },
-            reply: Reply { to: self.index, token: ChunkToken::of_task(task).encode() },
+            reply: Reply { to: self.index, token: token.encode() },
         };
-        self.queues.send_to_keeper(request);
+        self.to_keeper.push_back(request);
     }
 
-    /// The keeper finished a commit or an abort.
-    pub(super) fn handle_finished(&mut self, token: u64, outcome: Outcome) {
-        let task = self.tasks.remove(ChunkToken::decode(token).slot);
-        let number = task.port;
-        if let Some(port) = self.port(number) {
-            if let Some(slot) = port.segment(task.handle) {
-                slot.finish = None;
+    /// Completes the commits and aborts that the keeper has finished.
+    pub(super) fn handle_finished(&mut self) -> bool {
+        let mut progress = false;
+        for _ in 0..4 * BATCH {
+            let queue = &self.queues.reactors[usize::from(self.index)].finished;
+            // Cheaper than a `pop` that finds nothing.
+            if queue.is_empty() {
+                break;
             }
-            port.finish_removal(task.handle);
+            let Some(Finished { token, outcome }) = queue.pop() else { break };
+            progress = true;
+            let FinishToken { port: place, segment } = FinishToken::decode(token);
+            let Some(Some(port)) = self.ports.get_mut(place as usize) else { continue };
+            let number = port.number;
+            let Some((handle, slot)) = port.segment_at(segment) else { continue };
+            let Some((_, user_data)) = slot.finish else { continue };
+            self.in_hand = Some((number, user_data));
+            slot.finish = None;
+            port.finish_removal(handle);
+            self.complete(number, outcome.completion(user_data));
         }
-        self.complete(number, outcome.completion(task.user_data));
+        progress
     }
 }
 

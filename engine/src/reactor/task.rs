@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tasks: the entries that one reactor has accepted and not completed, in a fixed table.
+//! Tasks: the writes and reads that one reactor has accepted and not completed, in a fixed table.
+//! A commit or an abort is no task: it waits in its segment's slot, however long, and takes nothing
+//! from others.
 //!
 //! - The table is allocated at the start; adding or removing a task allocates nothing.
 //! - A task's buffer is in use from the insertion of the task to its removal.
@@ -18,8 +20,6 @@ use crate::units::Location;
 pub(crate) enum Kind {
     Write,
     Read,
-    /// Waits for the keeper.
-    Finish,
 }
 
 /// Memory and place of a write or a read.
@@ -58,8 +58,7 @@ pub(crate) struct Task {
     pub(crate) handle: u64,
     pub(crate) user_data: u64,
     pub(crate) len_bytes: u64,
-    /// None for `Finish`.
-    pub(crate) transfer: Option<Transfer>,
+    pub(crate) transfer: Transfer,
     /// Chunks issued so far.
     pub(crate) next: u32,
     /// Answers that are outstanding.
@@ -68,6 +67,8 @@ pub(crate) struct Task {
     pub(crate) moves: u32,
     /// The first failure.
     pub(crate) failure: Option<Outcome>,
+    /// A drive that could not be fenced may still touch the memory.
+    pub(crate) unfenced: bool,
     /// Waits for its turn to issue chunks; kept by the table.
     pub(crate) queued: bool,
 }
@@ -75,10 +76,7 @@ pub(crate) struct Task {
 impl Task {
     /// Chunks still to issue. A failed task issues no more.
     pub(crate) fn remaining(&self) -> u32 {
-        match &self.transfer {
-            Some(transfer) if self.failure.is_none() => transfer.chunk_count - self.next,
-            _ => 0,
-        }
+        if self.failure.is_some() { 0 } else { self.transfer.chunk_count - self.next }
     }
 
     pub(crate) fn fail(&mut self, failure: Outcome) {
@@ -114,11 +112,9 @@ impl TaskTable {
     /// Adds a task; the caller has checked [`TaskTable::has_room`].
     pub(crate) fn insert(&mut self, mut task: Task) -> u32 {
         let slot = self.free.pop().expect("the caller checked for room");
-        if let Some(transfer) = &task.transfer {
-            transfer.usage.begin();
-            task.queued = true;
-            self.issuing.push_back(slot);
-        }
+        task.transfer.usage.begin();
+        task.queued = true;
+        self.issuing.push_back(slot);
         self.slots[slot as usize] = Some(task);
         slot
     }
@@ -139,6 +135,14 @@ impl TaskTable {
     pub(crate) fn push_issuing(&mut self, slot: u32) {
         self.get(slot).queued = true;
         self.issuing.push_back(slot);
+    }
+
+    /// Removes every task, whatever state it is in.
+    pub(crate) fn take_all(&mut self) -> Vec<Task> {
+        self.issuing.clear();
+        let capacity = self.slots.len() as u32;
+        self.free = (0..capacity).rev().collect();
+        self.slots.iter_mut().filter_map(Option::take).collect()
     }
 
     /// Removes a task. Its buffer may be used again once this has returned.

@@ -20,11 +20,6 @@ pub(crate) struct ChunkToken {
 }
 
 impl ChunkToken {
-    /// For a task that has no chunks.
-    pub(crate) fn of_task(slot: u32) -> ChunkToken {
-        ChunkToken { slot, relative: 0, second: false }
-    }
-
     pub(crate) fn encode(self) -> u64 {
         let low = self.relative | if self.second { MAX_CHUNKS_PER_TASK } else { 0 };
         u64::from(self.slot) << 32 | u64::from(low)
@@ -37,6 +32,26 @@ impl ChunkToken {
             relative: low & (MAX_CHUNKS_PER_TASK - 1),
             second: low & MAX_CHUNKS_PER_TASK != 0,
         }
+    }
+}
+
+/// Names a segment whose commit or abort the keeper was asked for: the places of its port and of
+/// its handle. Neither is used anew before the answer has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FinishToken {
+    /// The port's place.
+    pub(crate) port: u32,
+    /// The segment's place in it.
+    pub(crate) segment: u32,
+}
+
+impl FinishToken {
+    pub(crate) fn encode(self) -> u64 {
+        u64::from(self.port) << 32 | u64::from(self.segment)
+    }
+
+    pub(crate) fn decode(token: u64) -> FinishToken {
+        FinishToken { port: (token >> 32) as u32, segment: token as u32 }
     }
 }
 

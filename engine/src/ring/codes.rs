@@ -36,6 +36,9 @@ pub const SHORT: i64 = -4100;
 /// A commit before every byte of the segment was written; aux counts the missing chunks.
 pub const INCOMPLETE: i64 = -4101;
 
+/// A thread of the engine failed at this entry; it may be repeated.
+pub const NOT_RECOVERABLE: i64 = -(libc::ENOTRECOVERABLE as i64);
+
 /// The lowest errno; the values below are ours.
 const LOWEST_ERRNO: i64 = -4095;
 
@@ -57,6 +60,7 @@ pub fn describe(code: i64) -> &'static str {
         REMOVED => "the drive is gone",
         SHORT => "the drive is shorter than it was",
         INCOMPLETE => "the segment has chunks that were not written",
+        NOT_RECOVERABLE => "a thread of the engine failed; the log has its message",
         LOWEST_ERRNO..0 => "an operating-system error",
         _ => "an unknown code of a newer engine",
     }
@@ -92,8 +96,21 @@ mod tests {
     #[test]
     fn every_code_has_its_own_words() {
         let all = [
-            INVALID, BAD_HANDLE, RANGE, EXISTS, IO, NO_SPACE, CANCELED, BUSY, NO_MEMORY, CHECKSUM,
-            POISONED, REMOVED, SHORT, INCOMPLETE,
+            INVALID,
+            BAD_HANDLE,
+            RANGE,
+            EXISTS,
+            IO,
+            NO_SPACE,
+            CANCELED,
+            BUSY,
+            NO_MEMORY,
+            CHECKSUM,
+            POISONED,
+            REMOVED,
+            SHORT,
+            INCOMPLETE,
+            NOT_RECOVERABLE,
         ];
         let mut words: Vec<_> = all.iter().map(|&code| describe(code)).collect();
         words.extend([describe(1), describe(-1), describe(i64::MIN)]);

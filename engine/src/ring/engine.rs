@@ -179,6 +179,11 @@ impl Engine {
         self.mapping.control().engine_sleeping.clear();
     }
 
+    /// Closes the ring while it still exists: its client sees that nothing is served any more.
+    pub fn close(&mut self) {
+        self.mapping.control().state.0.store(RingState::Closed.to_word(), Ordering::Release);
+    }
+
     /// Completion slots that are reserved, unpublished or unread: never more than there are.
     fn slots_taken(&self) -> u32 {
         self.in_flight + self.complete_tail.wrapping_sub(self.complete_head_seen)
@@ -224,7 +229,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if self.poisoned.is_none() {
-            self.mapping.control().state.0.store(RingState::Closed.to_word(), Ordering::Release);
+            self.close();
         }
     }
 }

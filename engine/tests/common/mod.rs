@@ -11,6 +11,8 @@ pub mod device_rig;
 #[allow(unsafe_code)]
 pub mod faulty;
 pub mod kept;
+#[allow(unsafe_code)]
+pub mod shaped;
 #[cfg(feature = "spdk")]
 #[allow(unsafe_code)]
 pub mod target;
@@ -164,6 +166,16 @@ impl Pattern {
         }
         bytes.truncate(len_bytes as usize);
         Pattern { bytes }
+    }
+
+    /// So many copies of it.
+    pub fn repeated(&self, count: u64) -> Pattern {
+        Pattern { bytes: self.bytes.repeat(count as usize) }
+    }
+
+    /// Copies it to the start of a buffer.
+    pub fn copy_to(&self, buffer: &mut [u8]) {
+        buffer[..self.bytes.len()].copy_from_slice(&self.bytes);
     }
 
     /// Its length.

@@ -247,6 +247,15 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "result: -14")]
+    fn memory_that_no_drive_has_registered_fails_its_entry() {
+        let mut harness = ReactorHarness::new().unwrap();
+        let region = Arc::clone(harness.buffer.region());
+        harness.ask(|answer| Control::Unregister { region, answer });
+        harness.read(16);
+    }
+
+    #[test]
     #[should_panic(expected = "result: -")]
     fn a_chunk_that_is_not_what_was_written_fails_its_read() {
         let mut harness = ReactorHarness::new().unwrap();

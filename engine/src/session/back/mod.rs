@@ -10,6 +10,7 @@
 //! | [`Back::register_region`], [`Back::unregister_region`] | memory of the caller's | |
 //! | [`Back::is_registered`] | memory | whether this session has registered it |
 //! | [`Back::add_buffer`] | a range of such memory | its key, which is taken back when it is dropped |
+//! | [`Back::gave`] | a key | whether it is one of this session's |
 //! | [`Back::begin`] | what is to be saved | a handle |
 //! | [`Back::open`] | a name and a participant | a handle and the segment's shape |
 //! | [`Back::close`] | a handle | |
@@ -127,6 +128,11 @@ impl Back {
     /// Lets entries name a buffer.
     pub(super) fn add_buffer(&self, registration: Registration) -> Result<BufferKey, Error> {
         self.port.add_buffer(registration)
+    }
+
+    /// Whether a key is one of this session's.
+    pub(super) fn gave(&self, key: &BufferKey) -> bool {
+        self.port.gave(key)
     }
 
     /// Begins or joins a checkpoint; returns the handle of this participant's segment.

@@ -66,6 +66,13 @@ impl RemotePort {
         Ok(BufferKey { port: self.clone(), key })
     }
 
+    /// Whether a key is one of this port's.
+    pub(super) fn gave(&self, key: &BufferKey) -> bool {
+        let theirs = &key.port;
+        Arc::ptr_eq(&self.queues, &theirs.queues)
+            && (self.reactor, self.number) == (theirs.reactor, theirs.number)
+    }
+
     /// Lets entries name a segment, by the handle that is the result.
     pub(super) fn add_segment(&self, segment: Arc<Segment>) -> Result<u64, Error> {
         let add = |answer| Control::AddSegment { port: self.number, segment, answer };

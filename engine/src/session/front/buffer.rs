@@ -21,6 +21,11 @@ impl SessionBuffer {
         SessionBuffer { key, buffer }
     }
 
+    /// The key with the session that gave it.
+    pub(super) fn registered_key(&self) -> &BufferKey {
+        &self.key
+    }
+
     /// What entries name it by.
     pub fn key(&self) -> u32 {
         self.key.number()

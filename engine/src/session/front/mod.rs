@@ -114,11 +114,13 @@ impl Session {
     /// registered.
     ///
     /// # Errors
-    /// The buffer itself, while an entry in flight names it, or when it is not of that kind.
+    /// The buffer itself, while an entry in flight names it, or when it is not of that kind or
+    /// another session's.
     pub fn unregister(&mut self, buffer: SessionBuffer) -> Result<(), SessionBuffer> {
         let region = Arc::clone(buffer.region());
         let own = self.arena.as_ref().is_some_and(|arena| arena.region().id() == region.id());
-        if own || !self.back.is_registered(&region) || !buffer.usage().is_idle() {
+        let removable = !own && self.back.gave(buffer.registered_key());
+        if !removable || !self.back.is_registered(&region) || !buffer.usage().is_idle() {
             return Err(buffer);
         }
         // Its message to the reactor comes before that of the region, so the key goes first.
