@@ -78,15 +78,19 @@ class Fields:
         return Extent(*self.numbers(8, 8), self.take(16))
 
     def attributes(self, size):
+        """Content by type, of the types that occur once at most."""
         expect(size <= 4096, "too many attributes")
-        end, seen = self.position + size, set()
+        end, found = self.position + size, {}
         while self.position < end:
             kind, length = self.numbers(2, 2)
             expect(kind != 0 and length <= end - self.position, "a bad attribute")
-            expect(kind > 4 or kind not in seen, "an attribute that occurs twice")
-            seen.add(kind)
+            expect(kind > 5 or kind not in found, "an attribute that occurs twice")
             content = self.take(length)
-            expect({1: length == 4, 2: length == 8, 3: length == 1 and content[0] <= 2, 4: length > 0}.get(kind, True), "a bad attribute")
+            expect({1: length == 4, 2: length == 8, 3: length == 1 and content[0] <= 2, 4: length > 0, 5: length == 0}.get(kind, True),
+                   "a bad attribute")
+            if kind <= 5:
+                found[kind] = content
+        return found
 
     def end(self):
         """Of the fields: what follows is padding."""
@@ -216,7 +220,7 @@ def catalogue_entries(f, root, label):
 Run = collections.namedtuple("Run", "drive copy blocks first")
 Reference = collections.namedtuple("Reference", "length hash copies")
 Segment = collections.namedtuple("Segment", "length table shards")
-Shard = collections.namedtuple("Shard", "name offset length dtype shape")
+Shard = collections.namedtuple("Shard", "name offset length dtype shape attributes")
 
 
 def reference(f, label):
@@ -283,9 +287,9 @@ def shard_list(f, checkpoint, participant, length):
         expect(1 <= name_length <= 1024 and dtype_length <= 16 and dimensions <= 16, "a bad shard")
         shape = f.numbers(*[8] * dimensions)
         name, dtype = f.text(name_length), f.text(dtype_length)
-        f.attributes(attributes)
+        kept = f.attributes(attributes)
         expect(end <= offset and size <= length - offset and dtype.isascii(), "a shard out of order")
-        shards.append(Shard(name, offset, size, dtype, shape))
+        shards.append(Shard(name, offset, size, dtype, shape, kept))
         end = offset + size
     f.end()
     expect(len({shard.name for shard in shards}) == count, "two shards of one name")

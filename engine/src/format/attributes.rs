@@ -9,6 +9,7 @@
 //! | 2    | 8     | time of its last change: signed, nanoseconds since 1970 |
 //! | 3    | 1     | its kind: 0 file, 1 directory, 2 symbolic link        |
 //! | 4    | 1 up  | target of a symbolic link                             |
+//! | 5    | 0     | the file may have changed while it was saved          |
 //!
 //! A type in this table occurs once at most and has the length that the table says. Type 0 is not
 //! used. Any other type may occur, in any number and of any length.
@@ -34,9 +35,11 @@ impl AttributeType {
     pub const FILE_KIND: AttributeType = AttributeType(3);
     /// The target of a symbolic link.
     pub const LINK_TARGET: AttributeType = AttributeType(4);
+    /// That a file may have changed while it was saved; without content.
+    pub const MAY_HAVE_CHANGED: AttributeType = AttributeType(5);
 
     fn is_known(self) -> bool {
-        (Self::FILE_MODE..=Self::LINK_TARGET).contains(&self)
+        (Self::FILE_MODE..=Self::MAY_HAVE_CHANGED).contains(&self)
     }
 
     /// Why a record of this type cannot have this content, if so.
@@ -47,6 +50,7 @@ impl AttributeType {
             Self::FILE_MODIFIED => content.len() == 8,
             Self::FILE_KIND => matches!(content, [0..=2]),
             Self::LINK_TARGET => !content.is_empty(),
+            Self::MAY_HAVE_CHANGED => content.is_empty(),
             _ => true,
         };
         if is_right {
@@ -191,7 +195,9 @@ mod tests {
     fn impossible_attributes_have_a_reason() {
         let reason = |kind, content: &[u8]| with(&[(kind, content)]).unwrap_err();
         assert_eq!(reason(0, b"x"), "an attribute of type 0 with 1 bytes");
-        for (kind, content) in [(1, &[0; 3][..]), (2, &[0; 4]), (3, &[]), (3, &[3]), (4, &[])] {
+        let wrong: [(u16, &[u8]); 6] =
+            [(1, &[0; 3]), (2, &[0; 4]), (3, &[]), (3, &[3]), (4, &[]), (5, &[0])];
+        for (kind, content) in wrong {
             assert!(reason(kind, content).starts_with("an attribute of type"), "{kind}");
         }
         assert_eq!(with(&[(3, &[0]), (3, &[1])]).unwrap_err(), "two attributes of type 3");

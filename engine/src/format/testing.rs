@@ -210,14 +210,15 @@ pub(super) fn any_name() -> impl Strategy<Value = String> {
 }
 
 pub(super) fn any_attributes() -> impl Strategy<Value = Attributes> {
-    let unknown = (5..=u16::MAX, vec(any::<u8>(), 0..40));
-    let known = (any::<[bool; 4]>(), any::<u32>(), any::<i64>(), 0..=2_u8, "\\PC{1,20}");
+    let unknown = (6..=u16::MAX, vec(any::<u8>(), 0..40));
+    let known = (any::<[bool; 5]>(), any::<u32>(), any::<i64>(), 0..=2_u8, "\\PC{1,20}");
     (vec(unknown, 0..3), known).prop_map(|(unknown, (which, mode, modified, kind, target))| {
         let mut records: Vec<(AttributeType, Vec<u8>)> = vec![
             (AttributeType::FILE_MODE, mode.to_le_bytes().into()),
             (AttributeType::FILE_MODIFIED, modified.to_le_bytes().into()),
             (AttributeType::FILE_KIND, vec![kind]),
             (AttributeType::LINK_TARGET, target.into_bytes()),
+            (AttributeType::MAY_HAVE_CHANGED, Vec::new()),
         ];
         let mut which = which.into_iter();
         records.retain(|_| which.next() == Some(true));
