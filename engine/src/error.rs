@@ -287,7 +287,7 @@ pub enum Error {
     #[error("the pool was opened for reading only; open it for writing")]
     ReadOnly,
     /// A bound of the engine is reached.
-    #[error("too many {what}: the limit is {limit}; close some first")]
+    #[error("too many {what}: the limit is {limit}; {}", below_limit(.what))]
     TooMany {
         /// Of what.
         what: &'static str,
@@ -477,3 +477,13 @@ impl Error {
         Error::os(what, io::Error::last_os_error())
     }
 }
+/// How to get below a limit.
+fn below_limit(what: &str) -> &'static str {
+    match what {
+        CHECKPOINTS_OF_A_POOL => "remove some with `stanchion rm`",
+        _ => "close some first",
+    }
+}
+
+/// What [`Error::TooMany`] calls the checkpoints of a pool.
+pub(crate) const CHECKPOINTS_OF_A_POOL: &str = "checkpoints in the pool";

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::error::Error;
+use crate::error::{CHECKPOINTS_OF_A_POOL, Error};
 use crate::format::{Manifest, SegmentTable, ShardList, blocks_of, shard};
 use crate::limits::{MAX_PARTICIPANTS, MAX_SEGMENT_BYTES, MAX_SHARD_LIST_BYTES};
 use crate::name::check_base_name;
@@ -51,7 +51,7 @@ impl State {
             check_join(open, spec).map_err(BeginError::Failed)?;
         } else if self.current.len() + self.open.len() >= self.label.layout.max_checkpoints() {
             return Err(BeginError::Failed(Error::TooMany {
-                what: "checkpoints in the pool",
+                what: CHECKPOINTS_OF_A_POOL,
                 limit: self.label.layout.max_checkpoints() as u64,
             }));
         }
