@@ -53,6 +53,12 @@ pub fn drives(options: &DriveOptions) -> Result<Vec<DriveAddress>, CommandError>
 }
 
 fn parse(texts: &[String]) -> Result<Vec<DriveAddress>, CommandError> {
+    // It would be another file, and is seen by no one.
+    if let Some(text) = texts.iter().find(|text| text.trim() != text.as_str()) {
+        return Err(CommandError::Usage(format!(
+            "address {text:?} starts or ends with a blank; leave the blank out"
+        )));
+    }
     Ok(texts.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
 }
 

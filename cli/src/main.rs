@@ -21,6 +21,7 @@ mod record;
 mod subcommand;
 mod survey;
 mod text;
+mod tree;
 mod values;
 
 use std::process::ExitCode;

@@ -7,7 +7,7 @@ use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, FromArgMatches as _, ValueEnum};
 use stanchion_engine::HugePages;
 
-use crate::values::{Cores, parse_cores};
+use crate::values::{Cores, parse_cores, positive};
 
 /// A set of options that a subcommand takes as a whole, or not at all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,6 +79,10 @@ pub struct EngineOptions {
     /// continues from there, and what was committed or removed later is lost
     #[arg(long, help_heading = "Pool options")]
     pub fall_back: bool,
+    /// Wait for so long until the pool is free, where another process has it; at least once each
+    /// second it is tried again
+    #[arg(long, help_heading = "Pool options", value_name = "SECONDS", value_parser = positive)]
+    pub wait: Option<f64>,
     /// Pages for buffers [default: preferred]
     #[arg(long, value_enum, value_name = "HOW")]
     pub huge_pages: Option<Pages>,
@@ -178,6 +182,7 @@ impl Options {
             },
             engine: EngineOptions {
                 fall_back: later.engine.fall_back || self.engine.fall_back,
+                wait: later.engine.wait.or(self.engine.wait),
                 huge_pages: later.engine.huge_pages.or(self.engine.huge_pages),
                 cores: later.engine.cores.or(self.engine.cores),
                 reactors: later.engine.reactors.or(self.engine.reactors),

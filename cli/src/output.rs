@@ -58,6 +58,14 @@ impl Output {
         if self.quiet { Ok(()) } else { self.text(text) }
     }
 
+    /// Takes the result of printing a report of what was done for good: where stdout cannot be
+    /// written, it was done all the same, and stderr says so. `done` says what was done.
+    pub fn reported(&self, printed: Result<(), CommandError>, done: impl Display) {
+        if let Err(error) = printed {
+            self.notice("report_lost", format_args!("{done}, but not reported: {error}"));
+        }
+    }
+
     /// Prints something that the user should know. `kind` is its name in JSON.
     pub fn notice(&self, kind: &str, notice: impl Display) {
         if !self.quiet {

@@ -91,6 +91,19 @@ fn every_subcommand_prints_what_its_schema_says() {
     runs.run(10, &["show", "llama@9"]);
     runs.run(0, &["restore", "llama", "-o", "out"]);
     runs.run(12, &["restore", "llama", "-o", "out"]);
+    place.deep_file("tree/sub/file", b"x");
+    place.link("tree/link", "sub/file");
+    runs.run(0, &["save", "tree@1", "tree", "--allow-changing"]);
+    runs.run(0, &["show", "tree"]);
+    runs.run(0, &["restore", "tree", "-o", "trees"]);
+    runs.run(10, &["restore", "tree", "-o", "none", "--shard", "tree", "--shard", "typo"]);
+    let shown = runs.run(0, &["rm", "--dry-run", "tree@1"]).json();
+    assert_eq!(
+        (&shown["removed"], &shown["would_remove"][0]["step"]),
+        (&Value::Array(vec![]), &1.into())
+    );
+    runs.run(10, &["rm", "--dry-run", "tree@1", "tree@2"]);
+    runs.run(0, &["rm", "--yes", "tree@1"]);
     runs.run(0, &["verify"]);
     runs.run(10, &["verify", "llama@9"]);
     runs.run(0, &["drives"]);

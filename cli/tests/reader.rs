@@ -137,6 +137,25 @@ fn a_striped_pool() {
 }
 
 #[test]
+fn a_tree() {
+    let drives = ["a.img", "b.img"];
+    let place = formatted(&drives, &[]);
+    place.deep_file("run/deep/er/file", b"bytes");
+    place.deep_file("run/.hidden", b"");
+    place.chmod("run/deep/er/file", 0o751);
+    place.touch("run/deep/er/file", "1969-07-20T20:17:40.5Z");
+    place.link("run/deep/link", "../.hidden");
+    place.touch("run/deep/link", "2020-02-02T02:02:02Z");
+    fs::create_dir(place.path("run/empty")).unwrap();
+    place.chmod("run/empty", 0o1700);
+    place.touch("run/empty", "1999-12-31T23:59:59.123456789Z");
+    place.run_on(&drives, &["save", "run@1", "run", "--allow-changing"]).ok();
+    agree(&place, &drives, 1);
+    place.same_trees("run", "ours/run");
+    place.same_trees("run", "theirs/run");
+}
+
+#[test]
 fn small_and_large_chunks_and_a_chosen_metadata_size() {
     for options in [
         &["--chunk-size", "4KiB"][..],

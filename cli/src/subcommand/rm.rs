@@ -10,11 +10,12 @@ use crate::ask::ask;
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::options::Group;
-use crate::output;
+use crate::output::{self, Output};
 
 const EXAMPLES: &str = "\
 Examples:
   stanchion rm llama@100 --drive /data/a.img --drive /data/b.img
+  stanchion rm llama@100 llama@200 --dry-run
   stanchion rm llama@100 llama@200 --yes     without a question; needed where there is no terminal
 
 When the command ends, the checkpoints are durably removed. If one of them does not
@@ -30,11 +31,23 @@ pub struct Rm {
     /// Do not ask
     #[arg(short, long)]
     yes: bool,
+    /// Only show what would be removed
+    #[arg(long)]
+    dry_run: bool,
 }
 
 #[derive(Serialize)]
 struct Report {
     removed: Vec<Record>,
+    /// With --dry-run.
+    would_remove: Vec<Candidate>,
+}
+
+#[derive(Serialize)]
+struct Candidate {
+    name: String,
+    step: u64,
+    data_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -55,8 +68,12 @@ impl Subcommand for Rm {
             self.names.iter().map(|n| n.parse()).collect::<Result<Vec<CheckpointName>, _>>()?;
         names.sort();
         names.dedup();
-        let pool = context.open(PoolMode::ReadWrite)?;
+        let mode = if self.dry_run { PoolMode::ReadOnly } else { PoolMode::ReadWrite };
+        let pool = context.open(mode)?;
         let found = names.iter().map(|name| pool.find(name)).collect::<Result<Vec<_>, _>>()?;
+        if self.dry_run {
+            return show(&found, context.output);
+        }
         if !self.yes {
             confirm(&found)?;
         }
@@ -83,14 +100,36 @@ impl Subcommand for Rm {
             }
             if !context.output.json {
                 let size = output::size(info.bytes);
-                context.output.summary(format_args!("removed {} ({size})", info.name))?;
+                let printed =
+                    context.output.summary(format_args!("removed {} ({size})", info.name));
+                context.output.reported(printed, format_args!("{} was removed", info.name));
             }
         }
         if context.output.json {
-            context.output.document(Self::NAME, &Report { removed })?;
+            let count = output::count(removed.len(), "checkpoint");
+            let printed =
+                context.output.document(Self::NAME, &Report { removed, would_remove: Vec::new() });
+            context.output.reported(printed, format_args!("{count} removed"));
         }
         result
     }
+}
+
+/// What would be removed.
+fn show(found: &[CheckpointInfo], output: Output) -> Result<(), CommandError> {
+    if output.json {
+        let candidate = |info: &CheckpointInfo| Candidate {
+            name: info.name.name.clone(),
+            step: info.name.step,
+            data_bytes: info.bytes,
+        };
+        let would_remove = found.iter().map(candidate).collect();
+        return output.document(Rm::NAME, &Report { removed: Vec::new(), would_remove });
+    }
+    for info in found {
+        output.text(format_args!("would remove {} ({})", info.name, output::size(info.bytes)))?;
+    }
+    Ok(())
 }
 
 fn confirm(found: &[CheckpointInfo]) -> Result<(), CommandError> {

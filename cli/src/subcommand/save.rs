@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `stanchion save`: files become the shards of one checkpoint.
+//! `stanchion save`: files and directories become the shards of one checkpoint.
 //!
-//! The files lie in the segment one after the other, in the order given. They are read while
-//! earlier bytes of them are being written. If a file changes meanwhile, the save fails.
+//! Everything is looked at before space is reserved. Files lie in the segment one after the other,
+//! in the order in which they were found, and are read while earlier bytes are being written.
 
-use std::collections::HashSet;
-use std::fs::{self, File, Metadata};
-use std::io::{ErrorKind, Read as _};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stanchion_engine::Shard;
 use stanchion_engine::{BulkOptions, CheckpointName, CheckpointSpec, Pool, PoolMode, Saved};
@@ -20,18 +20,30 @@ use crate::checkpoint::{DriveBytes, bytes_by_drive};
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::options::Group;
-use crate::output::{self, Output};
+use crate::output::{self, Output, plain};
 use crate::progress_bar::ProgressBar;
+use crate::tree::exclusion::Exclusion;
+use crate::tree::source::Source;
+use crate::tree::stream::Stream;
+use crate::tree::walk::{Rules, Walk};
 use crate::values::parse_size;
+
+/// The longest list of paths.
+const MAX_LIST_BYTES: u64 = 1 << 30;
 
 const EXAMPLES: &str = "\
 Examples:
   stanchion save llama@100 model.safetensors optimizer.pt --drive /data/a.img --drive /data/b.img
-  stanchion save llama@200 shard-*.bin --buffer-size 256MiB --json
+  stanchion save llama@100 global_step100 latest     directories with all that is in them
+  stanchion save llama@100 checkpoint/.              its contents only, as `cp -r checkpoint/. DIR`
+  stanchion save llama@100 run --exclude '*.tmp' --exclude run/logs
+  find . -name '*.pt' -print0 | stanchion save llama@100 --files-from -
+  tar c run | stanchion save run@1 - --as run.tar
 
-Each file becomes a shard under its base name. The checkpoint is visible, and the command ends with
-code 0, when everything is durable on every drive. Until then Ctrl-C ends the save and leaves
-nothing.";
+Each file becomes a shard named by its path: below the last part of the PATH that it was found in.
+Modes, times, empty directories, and links that stay in their directory are kept. The checkpoint is
+visible, and the command ends with code 0, when everything is durable on every drive. Until then
+Ctrl-C ends the save and leaves nothing.";
 
 /// Arguments of `stanchion save`.
 #[derive(Args, Debug)]
@@ -40,27 +52,41 @@ pub struct Save {
     /// The new checkpoint: a name and a training step, as in llama@100
     #[arg(value_name = "NAME@STEP")]
     name: String,
-    /// Regular files; they may be empty
-    #[arg(value_name = "FILE", required = true)]
-    files: Vec<PathBuf>,
+    /// Files and directories; of DIR/. the contents only; - is standard input, and needs --as
+    #[arg(value_name = "PATH", required_unless_present = "files_from")]
+    paths: Vec<PathBuf>,
+    /// Also the paths in this file (- is standard input): one a line, or each with a zero byte
+    /// behind it; they are kept as with --relative
+    #[arg(long, value_name = "FILE")]
+    files_from: Option<PathBuf>,
+    /// Name files by the whole PATH, which starts at the current directory
+    #[arg(long)]
+    relative: bool,
+    /// Leave out what matches: a name in any directory, or with a / in it a path from the top; may
+    /// be repeated
+    #[arg(long = "exclude", value_name = "GLOB", value_parser = Exclusion::parse)]
+    exclusions: Vec<Exclusion>,
+    /// What to do with links that leave their directory
+    #[arg(long, value_enum, value_name = "HOW", default_value = "follow")]
+    outside_links: OutsideLinks,
+    /// The name of what is read from standard input
+    #[arg(long = "as", value_name = "NAME")]
+    as_name: Option<String>,
+    /// Save files that change meanwhile, such as logs, as they are read; the checkpoint notes it
+    #[arg(long)]
+    allow_changing: bool,
     /// Memory for buffers
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
     buffer_size: u64,
 }
 
-/// A file to be saved.
-struct Source {
-    path: PathBuf,
-    name: String,
-    /// Its metadata when its space was reserved.
-    metadata: Metadata,
-}
-
-/// The files of a save, read one after the other.
-struct Sources<'a> {
-    left: std::slice::Iter<'a, Source>,
-    /// The file being read, and how many of its bytes are left.
-    open: Option<(&'a Source, File, u64)>,
+/// What to do with links that leave their directory.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum OutsideLinks {
+    /// Save what they lead to
+    Follow,
+    /// Save nothing
+    Refuse,
 }
 
 #[derive(Serialize)]
@@ -74,18 +100,20 @@ struct Report {
     commit_tail_seconds: f64,
     generation: u64,
     drives: Vec<DriveBytes>,
+    /// Files that changed while they were saved.
+    changed_files: Vec<String>,
 }
 
 impl Subcommand for Save {
     const NAME: &'static str = "save";
-    const ABOUT: &'static str = "Save files as a checkpoint";
+    const ABOUT: &'static str = "Save files and directories as a checkpoint";
     const GROUPS: &'static [Group] = &Group::ALL;
 
     fn run(&self, context: &Context) -> Result<(), CommandError> {
         let (output, interrupt) = (context.output, &context.interrupt);
         let name: CheckpointName = self.name.parse()?;
-        let sources = look_at(&self.files)?;
-        let shards = pack(&sources);
+        let sources = self.look()?;
+        let shards = pack(&sources)?;
         let len_bytes = shards.last().map_or(0, |shard| shard.offset_bytes + shard.len_bytes);
         let pool = context.open(PoolMode::ReadWrite)?;
         interrupt.defer();
@@ -93,141 +121,146 @@ impl Subcommand for Save {
         let spec =
             CheckpointSpec { name: name.clone(), participants, participant, len_bytes, shards };
         let progress = ProgressBar::new(output, &format!("saving {name}"), len_bytes);
-        let mut reader = Sources { left: sources.iter(), open: None };
+        let mut stream = Stream::new(&sources, self.allow_changing);
+        if len_bytes == 0 {
+            stream.finish()?;
+        }
         let mut bulk = pool.bulk_session(&BulkOptions { memory_bytes: self.buffer_size })?;
         let mut watch = |bytes| {
             progress.set(bytes);
             interrupt.check(&format!("{name} was not saved"))
         };
-        let saved = bulk.save(&spec, &[], &mut |into, _| reader.read(into), &mut watch)?;
+        let mut fill = |into: &mut [u8], offset: u64| {
+            let is_last = offset + into.len() as u64 == len_bytes;
+            stream.read(into)?;
+            if is_last { stream.finish() } else { Ok(()) }
+        };
+        let saved = bulk.save(&spec, &[], &mut fill, &mut watch)?;
         drop((progress, bulk));
-        report(&pool, &spec, &saved, output)
+        for source in stream.changed() {
+            output.notice(
+                "file_changed",
+                format_args!("{} changed while it was being saved", source.shown()),
+            );
+        }
+        let changed = stream.changed().iter().map(|source| source.shown()).collect();
+        let printed = report(&pool, &spec, &saved, changed, output);
+        let generation = saved.generation;
+        output.reported(printed, format_args!("{name} was saved, in generation {generation}"));
+        Ok(())
     }
 }
 
-fn look_at(files: &[PathBuf]) -> Result<Vec<Source>, CommandError> {
-    let mut names = HashSet::new();
-    let mut sources = Vec::with_capacity(files.len());
-    for path in files {
-        let shown = path.display();
-        let metadata = fs::metadata(path)
-            .map_err(|error| CommandError::path(format!("file {shown}"), error))?;
-        if !metadata.is_file() {
-            return Err(CommandError::Usage(format!(
-                "{shown} is not a regular file; name the files to save"
-            )));
+impl Save {
+    /// Looks at everything that is named.
+    fn look(&self) -> Result<Vec<Source>, CommandError> {
+        let is_stdin = |path: &&PathBuf| path.as_os_str() == "-";
+        let reads_stdin = self.paths.iter().any(|path| is_stdin(&path));
+        match (&self.as_name, reads_stdin) {
+            (None, true) => {
+                return Err(CommandError::Usage(
+                    "- is standard input, which has no name; pass --as NAME, or ./- for a file of \
+                     that name"
+                        .into(),
+                ));
+            }
+            (Some(_), false) => {
+                return Err(CommandError::Usage(
+                    "--as names what is read from standard input; pass - as PATH, too".into(),
+                ));
+            }
+            _ => {}
         }
-        let base = path.file_name().and_then(|name| name.to_str());
-        let Some(base) = base else {
-            return Err(CommandError::Usage(format!(
-                "{shown}: its base name is not UTF-8; rename it"
-            )));
-        };
-        if !names.insert(base.to_owned()) {
-            return Err(CommandError::Usage(format!(
-                "two files have the base name {base}; shards are restored under their base names, \
-                 so rename one, or save it as another checkpoint"
-            )));
+        let list = self.files_from.as_deref();
+        if reads_stdin && list.is_some_and(|list| list.as_os_str() == "-") {
+            return Err(CommandError::Usage(
+                "standard input is named twice: as a file to save and for --files-from".into(),
+            ));
         }
-        sources.push(Source { path: path.clone(), name: base.to_owned(), metadata });
+        let mut walk = Walk::new(Rules {
+            exclusions: self.exclusions.clone(),
+            refuses_outside_links: self.outside_links == OutsideLinks::Refuse,
+            allows_changes: self.allow_changing,
+        });
+        for path in self.paths.iter().filter(|path| !is_stdin(path)) {
+            match self.relative {
+                true => walk.add_relative(path)?,
+                false => walk.add(path)?,
+            }
+        }
+        for path in list.map_or(Ok(Vec::new()), read_list)? {
+            walk.add_relative(&path)?;
+        }
+        if let Some(name) = &self.as_name {
+            walk.add_spooled(name, spool()?)?;
+        }
+        walk.finish()
     }
-    Ok(sources)
+}
+
+/// The paths in a list.
+fn read_list(list: &Path) -> Result<Vec<PathBuf>, CommandError> {
+    let what = || match list.as_os_str() == "-" {
+        true => "the list of files on standard input".to_owned(),
+        false => format!("the list of files {}", plain(&list.to_string_lossy())),
+    };
+    let mut bytes = Vec::new();
+    let read = match list.as_os_str() == "-" {
+        true => io::stdin().lock().take(MAX_LIST_BYTES + 1).read_to_end(&mut bytes),
+        false => {
+            File::open(list).and_then(|file| file.take(MAX_LIST_BYTES + 1).read_to_end(&mut bytes))
+        }
+    };
+    let len_bytes = read.map_err(|error| CommandError::path(what(), error))?;
+    if len_bytes as u64 > MAX_LIST_BYTES {
+        return Err(CommandError::Usage(format!(
+            "{} is longer than {MAX_LIST_BYTES} bytes; save the directories instead",
+            what()
+        )));
+    }
+    let separator = if bytes.contains(&0) { 0 } else { b'\n' };
+    let paths = bytes.split(|byte| *byte == separator).filter(|path| !path.is_empty());
+    Ok(paths.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect())
+}
+
+/// What comes from standard input, in a file without a name: space is reserved before the first
+/// byte is written, so its length must be known.
+fn spool() -> Result<File, CommandError> {
+    let failed = |error| {
+        CommandError::os(
+            format!(
+                "keeping standard input in {}, where TMPDIR may name another directory",
+                std::env::temp_dir().display()
+            ),
+            error,
+        )
+    };
+    let mut file = tempfile::tempfile().map_err(failed)?;
+    io::copy(&mut io::stdin().lock(), &mut file).map_err(failed)?;
+    file.rewind().map_err(failed)?;
+    Ok(file)
 }
 
 /// One after the other, without gaps, which is the order that a segment table wants.
-fn pack(sources: &[Source]) -> Vec<Shard> {
-    let mut offset_bytes = 0;
+fn pack(sources: &[Source]) -> Result<Vec<Shard>, CommandError> {
+    let mut offset_bytes: u64 = 0;
     let mut shards = Vec::with_capacity(sources.len());
-    for source in sources {
-        let len_bytes = source.metadata.len();
-        let (dtype, shape) = (String::new(), Vec::new());
-        let name = source.name.clone();
-        shards.push(Shard { name, offset_bytes, len_bytes, dtype, shape, ..Shard::default() });
-        offset_bytes += len_bytes;
+    for source in sources.iter().filter(|source| !source.name.is_empty()) {
+        let (name, len_bytes) = (source.name.clone(), source.len_bytes);
+        let attributes = source.entry.to_attributes().map_err(CommandError::Usage)?;
+        shards.push(Shard { name, offset_bytes, len_bytes, attributes, ..Shard::default() });
+        offset_bytes = offset_bytes.checked_add(len_bytes).ok_or_else(|| {
+            CommandError::Usage("the files have more than 2^64 bytes together".into())
+        })?;
     }
-    shards
-}
-
-impl Source {
-    /// Opens the file, if it is still the one whose size was read.
-    fn open(&self) -> Result<File, CommandError> {
-        let file = File::open(&self.path).map_err(|error| self.failed(error))?;
-        self.check_unchanged(&file)?;
-        Ok(file)
-    }
-
-    /// Fails if the file changed since its space was reserved.
-    fn check_unchanged(&self, file: &File) -> Result<(), CommandError> {
-        let now = file.metadata().map_err(|error| self.failed(error))?;
-        let identity = |m: &Metadata| (m.dev(), m.ino(), m.len(), m.mtime(), m.mtime_nsec());
-        if identity(&now) == identity(&self.metadata) {
-            return Ok(());
-        }
-        if now.len() < self.metadata.len() {
-            return Err(self.is_shorter(now.len()));
-        }
-        Err(CommandError::Failed(format!(
-            "{} changed while it was being saved; the checkpoint was not saved: save again once the \
-             file is complete",
-            self.path.display()
-        )))
-    }
-
-    fn is_shorter(&self, len_bytes: u64) -> CommandError {
-        CommandError::Failed(format!(
-            "{} became shorter while it was being saved, {len_bytes} bytes instead of {}; the \
-             checkpoint was not saved: save again once the file is complete",
-            self.path.display(),
-            self.metadata.len()
-        ))
-    }
-
-    fn failed(&self, error: std::io::Error) -> CommandError {
-        CommandError::os(format!("reading {}", self.path.display()), error)
-    }
-}
-
-impl Sources<'_> {
-    /// Reads on, over the ends of files, until `into` is full. There are as many bytes as were
-    /// declared: the caller asks for no more.
-    fn read(&mut self, mut into: &mut [u8]) -> Result<(), CommandError> {
-        while !into.is_empty() {
-            let Some((source, file, left)) = &mut self.open else {
-                let Some(source) = self.left.next() else {
-                    return Err(CommandError::Failed(
-                        "the files ended before the checkpoint".into(),
-                    ));
-                };
-                self.open = Some((source, source.open()?, source.metadata.len()));
-                continue;
-            };
-            let wanted = (*left).min(into.len() as u64) as usize;
-            let mut count = 0;
-            while count < wanted {
-                match file.read(&mut into[count..wanted]) {
-                    Ok(0) => return Err(source.is_shorter(source.metadata.len() - *left)),
-                    Ok(more) => {
-                        count += more;
-                        *left -= more as u64;
-                    }
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) => return Err(source.failed(error)),
-                }
-            }
-            into = &mut into[count..];
-            if *left == 0 {
-                source.check_unchanged(file)?;
-                self.open = None;
-            }
-        }
-        Ok(())
-    }
+    Ok(shards)
 }
 
 fn report(
     pool: &Pool,
     spec: &CheckpointSpec,
     saved: &Saved,
+    changed_files: Vec<String>,
     output: Output,
 ) -> Result<(), CommandError> {
     let drives = bytes_by_drive(pool, &spec.name)?;
@@ -245,6 +278,7 @@ fn report(
                 commit_tail_seconds: saved.commit_tail.as_secs_f64(),
                 generation: saved.generation,
                 drives,
+                changed_files,
             },
         );
     }

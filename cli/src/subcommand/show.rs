@@ -4,7 +4,7 @@
 use clap::Args;
 use serde::Serialize;
 use stanchion_engine::{
-    CheckpointInfo, CheckpointName, Error, Pool, PoolMode, Redundancy, SegmentInfo,
+    CheckpointInfo, CheckpointName, Error, Pool, PoolMode, Redundancy, SegmentInfo, Shard,
 };
 
 use super::Subcommand;
@@ -14,6 +14,7 @@ use crate::error::CommandError;
 use crate::options::Group;
 use crate::output::{self, Output, plain};
 use crate::record::drive_state;
+use crate::tree::entry::{Entry, Kind};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -88,6 +89,51 @@ struct ShardRecord {
     len_bytes: u64,
     dtype: String,
     shape: Vec<u64>,
+    /// "file", "directory" or "link".
+    kind: &'static str,
+    mode: Option<String>,
+    modified_at: Option<String>,
+    link_target: Option<String>,
+    may_have_changed: bool,
+}
+
+impl ShardRecord {
+    fn new(participant: u32, shard: Shard) -> ShardRecord {
+        // What no file can be made of is shown all the same.
+        let entry = Entry::of(&shard.attributes).ok();
+        let entry = entry.as_ref();
+        let kind = entry.map(|entry| &entry.kind);
+        let modified = entry.and_then(|entry| entry.modified_ns);
+        ShardRecord {
+            participant,
+            name: shard.name,
+            offset_bytes: shard.offset_bytes,
+            len_bytes: shard.len_bytes,
+            dtype: shard.dtype,
+            shape: shard.shape,
+            kind: match kind {
+                Some(Kind::File) => "file",
+                Some(Kind::Directory) => "directory",
+                Some(Kind::Link(_)) | None => "link",
+            },
+            mode: entry.and_then(|entry| entry.mode).map(|mode| format!("{mode:04o}")),
+            modified_at: modified.and_then(|ns| u64::try_from(ns).ok()).map(output::exact_time),
+            link_target: match kind {
+                Some(Kind::Link(target)) => Some(String::from_utf8_lossy(target).into_owned()),
+                _ => None,
+            },
+            may_have_changed: entry.is_some_and(|entry| entry.may_have_changed),
+        }
+    }
+
+    /// Its name as `ls -F` shows it.
+    fn shown(&self) -> String {
+        match (&self.link_target, self.kind) {
+            (Some(target), _) => format!("{} -> {}", plain(&self.name), plain(target)),
+            (None, "directory") => format!("{}/", plain(&self.name)),
+            _ => plain(&self.name),
+        }
+    }
 }
 
 impl Subcommand for Show {
@@ -223,14 +269,8 @@ fn show_checkpoint(pool: &Pool, name: &CheckpointName, output: Output) -> Result
     let shards: Vec<ShardRecord> = segments
         .into_iter()
         .flat_map(|segment| {
-            segment.shards.into_iter().map(move |shard| ShardRecord {
-                participant: segment.participant,
-                name: shard.name,
-                offset_bytes: shard.offset_bytes,
-                len_bytes: shard.len_bytes,
-                dtype: shard.dtype,
-                shape: shard.shape,
-            })
+            let participant = segment.participant;
+            segment.shards.into_iter().map(move |shard| ShardRecord::new(participant, shard))
         })
         .collect();
     if output.json {
@@ -272,7 +312,7 @@ fn show_checkpoint(pool: &Pool, name: &CheckpointName, output: Output) -> Result
         let shape: Vec<String> = shard.shape.iter().map(u64::to_string).collect();
         table.add_row([
             shard.participant.to_string(),
-            plain(&shard.name),
+            shard.shown(),
             output::size(shard.len_bytes),
             shard.offset_bytes.to_string(),
             plain(&shard.dtype),

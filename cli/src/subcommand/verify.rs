@@ -281,7 +281,7 @@ impl Subcommand for Verify {
         } else {
             options.erase_foreign = self.force;
         }
-        let pool = Pool::open(&options)?;
+        let pool = context.open_with(&options)?;
         let rebuild_only = self.rebuild || self.replacement.is_some();
         let what = if rebuild_only { "rebuilding" } else { "verifying" };
         let progress = ProgressBar::new(output, what, 0);

@@ -7,6 +7,7 @@
 pub mod participants;
 pub mod places;
 pub mod schema;
+pub mod tree;
 
 use std::fs;
 use std::path::{Path, PathBuf};
