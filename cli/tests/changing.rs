@@ -34,10 +34,13 @@ fn append(place: &Place, name: &str) {
     OpenOptions::new().append(true).open(place.path(name)).unwrap().write_all(b"more").unwrap();
 }
 
+/// What is changed, and by what.
+type Change = (&'static str, fn(&Place));
+
 #[test]
 fn every_kind_of_change_is_noticed() {
     let place = place();
-    let changes: [(&str, fn(&Place)); 8] = [
+    let changes: [Change; 8] = [
         ("run/z changed", |place| append(place, "run/z")),
         ("run/z", |place| fs::remove_file(place.path("run/z")).unwrap()),
         ("run/b changed", |place| {

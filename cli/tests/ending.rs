@@ -24,7 +24,7 @@ fn a_command_waits_for_a_pool_in_use() {
     };
     let child = start();
     let owner = format!("process {}", child.id());
-    let _ = signal(&child, "STOP");
+    signal(&child, "STOP");
     let started = Instant::now();
     let busy = place.run(&["save", "s@1", "small.bin", "--wait", "0.5"]);
     assert!(started.elapsed() >= Duration::from_millis(500));
@@ -32,7 +32,7 @@ fn a_command_waits_for_a_pool_in_use() {
     assert!(busy.stderr.contains(&child.id().to_string()), "{owner}: {busy:?}");
     busy.fails(11, &["in use by"]);
     let waiting = place.start(&["save", "s@1", "small.bin", "--wait", "60"]);
-    let _ = signal(&child, "CONT");
+    signal(&child, "CONT");
     place.finish(waiting).ok();
     place.finish(child).ok();
     assert_eq!(place.checkpoints(), 2);

@@ -174,9 +174,8 @@ impl CanBeMended<'_> {
         let mut drives = self.lab.drive(image).map_err(|error| error.to_string())?;
         for committed in state.checkpoints() {
             let (label, stored) = (state.label(), &contents[&committed.name()]);
-            match verify_checkpoint(&mut drives, image, label, committed, stored)? {
-                Some(damage) => return Err(format!("after a repair: {damage}")),
-                None => {}
+            if let Some(damage) = verify_checkpoint(&mut drives, image, label, committed, stored)? {
+                return Err(format!("after a repair: {damage}"));
             }
         }
         Ok(())

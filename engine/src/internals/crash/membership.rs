@@ -362,9 +362,8 @@ impl WithoutDrive<'_> {
                 return Err(format!("{} is lost", committed.name()).into());
             }
             let stored = &contents[&committed.name()];
-            match verify_checkpoint(drives, image, &label, committed, stored)? {
-                Some(damage) => return Err(damage.to_string().into()),
-                None => {}
+            if let Some(damage) = verify_checkpoint(drives, image, &label, committed, stored)? {
+                return Err(damage.to_string().into());
             }
         }
         Ok(())
