@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use crate::drives::{DriveCommand, Drives, read_error};
 use crate::error::Error;
+use crate::format::layout::MIN_DRIVE_BYTES;
 use crate::format::{Catalogue, Layout, Root, is_tombstone};
 use crate::limits::BLOCK_BYTES;
 use crate::units::DriveIndex;
@@ -36,6 +37,9 @@ pub(crate) fn leftover(drives: &mut dyn Drives, index: usize) -> Result<Option<L
 
 /// Whether a format or an admission of the drive was interrupted: nothing on it counts.
 pub(crate) fn has_tombstone(drives: &mut dyn Drives, index: usize) -> Result<bool, Error> {
+    if drives.info()[index].capacity_bytes < MIN_DRIVE_BYTES {
+        return Ok(false);
+    }
     for offset_bytes in Layout::front_label_offsets() {
         let block = read(drives, index, offset_bytes, BLOCK_BYTES)?;
         if block.is_some_and(|block| is_tombstone(&block, offset_bytes)) {
