@@ -108,7 +108,7 @@ impl Subcommand for Restore {
             building.finish_empty(participant)?;
             done += ranges.iter().map(|range| range.end - range.start).sum::<u64>();
         }
-        building.finish()?;
+        building.finish(site.is_new())?;
         site.place(&plan, &mut staging, &|| interrupt.check(&format!("{name} was not restored")))?;
         drop((progress, staging));
         let time = started.elapsed();

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use rustix::fs::{
@@ -64,10 +64,8 @@ impl<'a> Building<'a> {
                 .and_then(|(folder, name)| Ok(mkdirat(folder, name, Mode::from_raw_mode(mode))?));
             made.map_err(|error| cannot_write(output, path, error))?;
         }
-        let kind = fstatfs(staging.tree().top())
-            .map_err(|error| cannot_write(output, "", error.into()))?
-            .f_type;
-        let has_one_sync = plan.files.len() > MAX_SINGLE_SYNCS && kind as u64 != FUSE_MAGIC;
+        let has_one_sync = has_one_sync(staging.tree().top(), plan.files.len())
+            .map_err(|error| cannot_write(output, "", error))?;
         let unsynced = Vec::new();
         Ok(Building { output, staging, plan, opened: 0, open: None, has_one_sync, unsynced })
     }
@@ -111,11 +109,12 @@ impl<'a> Building<'a> {
         Ok(())
     }
 
-    /// Makes the links, and everything durable.
+    /// Makes the links, and everything durable. Directories get their attributes now where they are
+    /// placed as they are.
     ///
     /// # Errors
     /// When one cannot be made.
-    pub fn finish(self) -> Result<(), CommandError> {
+    pub fn finish(self, gives_attributes: bool) -> Result<(), CommandError> {
         let output = self.output;
         for target in &self.plan.links {
             let Kind::Link(to) = &target.entry.kind else { continue };
@@ -128,7 +127,7 @@ impl<'a> Building<'a> {
             });
             made.map_err(|error| cannot_write(output, &target.path, error))?;
         }
-        self.sync()
+        self.sync(gives_attributes)
     }
 
     /// Whether a file is open that starts before `end` of the participant's segment.
@@ -183,39 +182,53 @@ impl<'a> Building<'a> {
         Ok(())
     }
 
-    /// Many files are made durable by one call for their file system.
-    fn sync(self) -> Result<(), CommandError> {
-        let (output, tree) = (self.output, self.staging.tree());
-        let failed = |path: &str, error| cannot_write(output, path, error);
-        if self.has_one_sync {
-            return syncfs(tree.top()).map_err(|error| failed("", error.into()));
-        }
+    fn sync(self, gives_attributes: bool) -> Result<(), CommandError> {
         for (target, file) in &self.unsynced {
-            file.sync_all().map_err(|error| failed(&target.path, error))?;
+            file.sync_all().map_err(|error| cannot_write(self.output, &target.path, error))?;
         }
-        for (path, _) in &self.plan.directories {
-            let synced = tree
-                .resolve(path)
-                .and_then(|(folder, name)| Ok(fsync(Folder::inside(folder, name)?.top())?));
-            synced.map_err(|error| failed(path, error))?;
-        }
-        fsync(tree.top()).map_err(|error| failed("", error.into()))
+        let directories = self.plan.directories.iter().map(|(path, entry)| {
+            let given = if gives_attributes { entry.as_ref() } else { None };
+            (path.as_str(), given)
+        });
+        settle(self.output, self.staging.tree(), directories, self.has_one_sync)
     }
 }
 
-/// Gives a directory its permissions and its time; `folder` is where it lies.
+/// Whether so many files or directories are made durable by one call for their file system.
 ///
 /// # Errors
-/// When they cannot be set.
-pub fn give_attributes(folder: impl AsFd, name: &str, entry: &Entry) -> io::Result<()> {
-    let opened = Folder::inside(folder, name)?;
-    if let Some(mode) = entry.mode {
-        fchmod(opened.top(), Mode::from(mode & DIRECTORY_BITS))?;
+/// When nothing is known of the file system.
+pub fn has_one_sync(directory: BorrowedFd<'_>, count: usize) -> io::Result<bool> {
+    Ok(count > MAX_SINGLE_SYNCS && fstatfs(directory)?.f_type as u64 != FUSE_MAGIC)
+}
+
+/// Gives directories below `top` their permissions and times, if they are to have them, and makes
+/// them durable: from the innermost one, since what is done in one changes its time, and it may
+/// then allow no more.
+///
+/// # Errors
+/// By the directory, below `output`.
+pub fn settle<'a>(
+    output: &Path,
+    top: &mut Folder,
+    directories: impl DoubleEndedIterator<Item = (&'a str, Option<&'a Entry>)>,
+    at_once: bool,
+) -> Result<(), CommandError> {
+    for (path, entry) in directories.rev().filter(|(_, entry)| !at_once || entry.is_some()) {
+        let settled = top.resolve(path).and_then(|(folder, name)| {
+            let opened = Folder::inside(folder, name)?;
+            if let Some(mode) = entry.and_then(|entry| entry.mode) {
+                fchmod(opened.top(), Mode::from(mode & DIRECTORY_BITS))?;
+            }
+            if let Some(times) = entry.and_then(times) {
+                futimens(opened.top(), &times)?;
+            }
+            if at_once { Ok(()) } else { Ok(fsync(opened.top())?) }
+        });
+        settled.map_err(|error| cannot_write(output, path, error))?;
     }
-    if let Some(times) = times(entry) {
-        futimens(opened.top(), &times)?;
-    }
-    Ok(())
+    let synced = if at_once { syncfs(top.top()) } else { fsync(top.top()) };
+    synced.map_err(|error| cannot_write(output, "", error.into()))
 }
 
 /// The time of the last change, as both times.

@@ -9,11 +9,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, RenameFlags};
-use rustix::fs::{fsync, linkat, mkdirat, renameat, renameat_with, statat, unlinkat};
+use rustix::fs::{linkat, mkdirat, renameat, renameat_with, statat, unlinkat};
 use rustix::io::Errno;
 use stanchion_engine::DriveAddress;
 
-use super::building::{cannot_write, give_attributes};
+use super::building::{cannot_write, has_one_sync, settle};
 use super::folder::Folder;
 use super::plan::{Plan, shown};
 use super::staging::{Staging, remove_leftovers};
@@ -41,13 +41,20 @@ impl Site {
         replaces: bool,
         drives: &[DriveAddress],
     ) -> Result<Site, CommandError> {
-        let site = Site { output: output.to_owned(), exists: is_there(output)?, replaces };
+        // Without a `.` or a slash at its end, which would be another name of the same directory.
+        let output: PathBuf = output.components().collect();
+        let site = Site { exists: is_there(&output)?, output, replaces };
         if site.exists {
             site.look_inside(plan, drives)?;
         } else {
-            drive_files::refuse([output].into_iter(), drives)?;
+            drive_files::refuse([site.output.as_path()].into_iter(), drives)?;
         }
         Ok(site)
+    }
+
+    /// Whether the output directory is new.
+    pub fn is_new(&self) -> bool {
+        !self.exists
     }
 
     /// Removes what killed restores left here, and makes the staging directory.
@@ -82,14 +89,6 @@ impl Site {
                 filling.undo();
             }
             return filled;
-        }
-        for (path, entry) in plan.directories.iter().rev() {
-            let Some(entry) = entry else { continue };
-            let given = staging
-                .tree()
-                .resolve(path)
-                .and_then(|(folder, name)| give_attributes(folder, name, entry));
-            given.map_err(|error| cannot_write(&self.output, path, error))?;
         }
         watch()?;
         let (from, tree) = staging.tree_name();
@@ -193,12 +192,13 @@ impl Filling<'_> {
         plan: &Plan,
         watch: &dyn Fn() -> Result<(), CommandError>,
     ) -> Result<(), CommandError> {
-        let mut made = Vec::new();
+        let mut ours = Vec::new();
         for (path, entry) in &plan.directories {
             watch()?;
-            if self.make(path).map_err(|error| cannot_write(&self.site.output, path, error))? {
-                made.push((path, entry.as_ref()));
-            }
+            let is_new =
+                self.make(path).map_err(|error| cannot_write(&self.site.output, path, error))?;
+            let is_ours = is_new || self.site.replaces;
+            ours.push((path.as_str(), entry.as_ref().filter(|_| is_ours)));
         }
         for path in plan.paths() {
             watch()?;
@@ -210,15 +210,9 @@ impl Filling<'_> {
                 .map_err(|error| cannot_write(&self.site.output, path, error))?;
             self.place(&new, name, path)?;
         }
-        for (path, entry) in made.into_iter().rev() {
-            let Some(entry) = entry else { continue };
-            let given = self
-                .folder
-                .resolve(path)
-                .and_then(|(folder, name)| give_attributes(folder, name, entry));
-            given.map_err(|error| cannot_write(&self.site.output, path, error))?;
-        }
-        self.sync(plan)
+        let at_once = has_one_sync(self.folder.top(), ours.len())
+            .map_err(|error| cannot_write(&self.site.output, "", error))?;
+        settle(&self.site.output, &mut self.folder, ours.into_iter(), at_once)
     }
 
     /// Makes a directory, if it is not there.
@@ -267,18 +261,6 @@ impl Filling<'_> {
         };
         self.done.push(done);
         Ok(())
-    }
-
-    fn sync(&mut self, plan: &Plan) -> Result<(), CommandError> {
-        let output = &self.site.output;
-        for (path, _) in &plan.directories {
-            let synced = self
-                .folder
-                .resolve(path)
-                .and_then(|(folder, name)| Ok(fsync(Folder::inside(folder, name)?.top())?));
-            synced.map_err(|error| cannot_write(output, path, error))?;
-        }
-        fsync(self.folder.top()).map_err(|error| cannot_write(output, "", error.into()))
     }
 
     /// Undoes what was done, the last first. What cannot be undone stays.

@@ -85,7 +85,10 @@ impl Source {
             Some(file) => file.try_clone(),
             None => open_file(&self.path),
         };
-        opened.map_err(|error| self.failed(error))
+        opened.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => self.is_gone(),
+            _ => self.failed(error),
+        })
     }
 
     /// Fails if what lies at its path is not what was looked at.
@@ -102,9 +105,7 @@ impl Source {
         };
         match found {
             Ok(metadata) => self.check_identity(&metadata),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(CommandError::Failed(
-                format!("{} was removed while it was being saved; {AGAIN}", self.shown()),
-            )),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.is_gone()),
             Err(error) => Err(self.failed(error)),
         }
     }
@@ -132,6 +133,13 @@ impl Source {
         CommandError::Failed(format!(
             "{} changed while it was being saved; the checkpoint was not saved: save again \
              {advice}",
+            self.shown()
+        ))
+    }
+
+    fn is_gone(&self) -> CommandError {
+        CommandError::Failed(format!(
+            "{} was removed while it was being saved; {AGAIN}",
             self.shown()
         ))
     }
