@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The newest whole generation: the newest root whose catalogue can be read.
+//!
+//! A sound catalogue of the same generation and another hash in the place of the newest one does
+//! not make the generation before it safe to open unasked. It may be that of a successor whose
+//! opening was interrupted after a late root had landed: then nothing is lost. It may as well be
+//! older than the root, of an opening that was interrupted before, and the drive forgot the
+//! catalogue of a commit that was acknowledged: then that commit would vanish in silence. A
+//! catalogue has no epoch, so both leave the same bytes.
 
 use crate::drives::Drives;
 use crate::error::{Damage, Error};

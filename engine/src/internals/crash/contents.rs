@@ -36,8 +36,9 @@ pub(super) fn read_tables(
     Ok((manifest, tables))
 }
 
-/// Reads a checkpoint as a restore would; the ballast directly from the drives of `image`. `Ok(None)`: it is what was saved. `Ok(Some)`: it is
-/// damaged, and that is reported. `Err`: it is wrong, and a restore would not detect it.
+/// Reads a checkpoint as a restore would; the ballast directly from the drives of `image`.
+/// `Ok(None)`: it is what was saved. `Ok(Some)`: it is damaged, and that is reported. `Err`: it is
+/// wrong, and a restore would not detect it.
 pub(super) fn verify_checkpoint(
     drives: &mut dyn Drives,
     image: &[SimDrive],

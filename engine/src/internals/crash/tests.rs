@@ -74,16 +74,24 @@ fn late_writes_land_one_by_one() {
     assert!(landings > 1, "{landings}");
 }
 
-/// Every story of pools of up to two drives.
+/// Some stories of each kind; `scripts/crash-test` tells all.
 #[test]
 fn stories_of_few_drives() {
     let worlds = few_worlds();
     let first = worlds.len() + OTHERS;
-    let few = |(_, story): &(usize, Story)| SHAPES[story.shape()].drives <= 2;
-    let items = (first..).zip(Story::all()).filter(few).map(|(item, _)| item);
-    let (images, distinct, stories) = run(&items.collect::<Vec<_>>(), &worlds, 2);
+    let is_chosen = |story: &Story| match *story {
+        Story::Format { shape, .. } => shape == 0,
+        Story::Replace { shape, gone, .. } => shape == 4 && gone == 0,
+        Story::NotNamed { lost, .. } => lost == 2,
+        Story::Repair { shape, .. } => shape == 0 || shape == 4,
+        Story::Race { shape, .. } => shape == 1,
+    };
+    let items = (first..).zip(Story::all()).filter(|(_, story)| is_chosen(story));
+    let (images, distinct, stories) =
+        run(&items.map(|(item, _)| item).collect::<Vec<_>>(), &worlds, 2);
     println!("{images} images, {distinct} distinct, {stories} stories");
-    assert!(distinct > 1000, "{images} images, {distinct} distinct");
+    assert!(distinct > 500, "{images} images, {distinct} distinct");
+    assert_eq!(stories, 3 + 2 + 2 + 8 + 10);
 }
 
 #[test]
