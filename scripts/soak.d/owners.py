@@ -20,6 +20,8 @@ NEEDS_ROOT = True
 FILE_BYTES = 3 << 20
 KEPT = 6
 BUSY, DAMAGED = 11, 3
+# A target that gets no processor for a while does not answer in time. That loses nothing: it is tried again, and counted.
+UNANSWERED, TRIES = "no NVMe controller answered", 5
 
 
 class Violation(Exception):
@@ -31,6 +33,7 @@ class Scenario(contextlib.ExitStack):
         super().__init__()
         self.repository, self.binary, self.folder, self.say = repository, binary, pathlib.Path(folder), say
         self.step, self.by_mode = 0, {"on": {}, "off": {}}
+        self.repeated = 0
         self.acknowledged = {}
 
     def __enter__(self):
@@ -64,7 +67,11 @@ class Scenario(contextlib.ExitStack):
         return ["env", f"STANCHION_RESERVATIONS={reservations}", "STANCHION_SPDK_MEM_MB=32", self.binary, subcommand, *drives, *words]
 
     def stanchion(self, host, reservations, subcommand, *words, expect=None):
-        code, out, err = host.run(self.command(host, reservations, subcommand, *words))
+        for _ in range(TRIES):
+            code, out, err = host.run(self.command(host, reservations, subcommand, *words))
+            if code == 0 or UNANSWERED not in err:
+                break
+            self.repeated += 1
         if expect is not None and code != expect:
             raise Violation(f"{subcommand} {' '.join(words)} on {host.name} ended with {code}: {err}")
         return code, out, err
@@ -78,6 +85,16 @@ class Scenario(contextlib.ExitStack):
         running = host.start(self.command(host, reservations, "save", f"run@{step}", str(path), *words))
         running.step = step
         return running
+
+    def save_beside(self, host, reservations, *words):
+        """Saves the next checkpoint to its end: exit code and standard error."""
+        for _ in range(TRIES):
+            running = self.save(host, reservations, *words)
+            code = self.note(running, (ended := running.end()))
+            if code == 0 or UNANSWERED not in ended[2]:
+                break
+            self.repeated += 1
+        return running.step, code, ended[2]
 
     def note(self, running, ended):
         """What a save that ended said; remembers it when it was acknowledged."""
@@ -99,19 +116,17 @@ class Scenario(contextlib.ExitStack):
         counts["hit"] = int(hit)
         # The machine has other work, too.
         self.typical_seconds *= 1.1 if hit else 0.9
-        other = self.save(second, reservations)
-        code = self.note(other, (ended := other.end()))
+        step, code, err = self.save_beside(second, reservations)
         if code == BUSY:
             counts["refused as busy"] = 1
             if reservations == "off":
-                raise Violation(f"without reservations, yet busy: {ended[2]}")
-            other = self.save(second, reservations, "--take-over")
-            code = self.note(other, (ended := other.end()))
+                raise Violation(f"without reservations, yet busy: {err}")
+            step, code, err = self.save_beside(second, reservations, "--take-over")
             counts["taken over"] = 1
         if code != 0:
             # The other one may go on meanwhile only where it was not hit.
             if hit or code != BUSY:
-                raise Violation(f"save of {other.step} on {second.name} ended with {code}: {ended[2]}")
+                raise Violation(f"save of {step} on {second.name} ended with {code}: {err}")
         one.signal(signal.SIGCONT)
         code = self.note(one, (ended := one.end()))
         counts["of the first acknowledged"] = int(code == 0)
@@ -121,6 +136,7 @@ class Scenario(contextlib.ExitStack):
             raise Violation(f"a panic: {ended[2]}")
         lost = self.check(second, reservations)
         counts["acknowledged and lost"] = len(lost)
+        counts["repeated: a drive did not answer"], self.repeated = self.repeated, 0
         counts["acknowledged"] = 2 if code == 0 else 1
         return counts
 
