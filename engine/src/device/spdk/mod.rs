@@ -5,9 +5,9 @@
 //!   a time, the one that holds the device, uses it. SPDK ties neither to a thread.
 //! - There are no threads of SPDK: everything happens inside `submit`, `poll` and `drop`.
 //! - A command whose drive was lost, or that took longer than [`TIMEOUT_VARIABLE`] says, ends as
-//!   [`crate::IoError::Removed`]. Only the time counts during which its device was polled. It ends only once its queue pair is freed and, for PCIe, its
-//!   controller was reset: until then the drive may touch the command's memory. The device stays
-//!   lost.
+//!   [`crate::IoError::Removed`]; only the time counts during which its device was polled. It ends
+//!   only once its queue pair is freed and, for PCIe, its controller was reset: until then the
+//!   drive may touch the command's memory. The device stays lost.
 //! - A write that ended so may still reach the drive: over a fabric, until the target has noticed
 //!   the loss. The drive is not opened for writing before that: see `fence`.
 
