@@ -93,14 +93,17 @@ pub(crate) struct ChecksumQueue {
 }
 
 impl ChecksumQueue {
-    /// Pushes a job. The queue holds as many jobs as all reactors may have chunks in flight, so it
-    /// cannot be full.
+    /// Pushes a job; [`ChecksumQueue::wake`] follows. The queue holds as many jobs as all reactors
+    /// may have chunks in flight, so it cannot be full.
     pub(crate) fn push(&self, job: ChecksumJob) {
         let pushed = self.queue.push(job);
         assert!(pushed.is_ok(), "more checksum jobs than chunks in flight");
-        for unparker in &self.unparkers {
-            unparker.unpark();
-        }
+    }
+
+    /// Wakes the helpers: once for all jobs of a turn, since each wake-up costs an exchange with
+    /// every helper.
+    pub(crate) fn wake(&self) {
+        self.unparkers.iter().for_each(Unparker::unpark);
     }
 
     /// Runs the helpers' waiting jobs on this thread. Returns whether there were any.
@@ -186,12 +189,14 @@ mod tests {
         let region = Arc::new(Region::new(1, HugePages::Off).unwrap());
         let helpers = ChecksumHelpers::start(2, 64).unwrap();
         let replies = Arc::new(ArrayQueue::new(64));
+        let queue = helpers.queue();
         for token in 0..64 {
             let span = Span::new(&region, token * 4096, 4096).unwrap();
             span.fill_from(&[token as u8; 4096]);
             let reply = Arc::clone(&replies);
-            helpers.queue().push(ChecksumJob::new(span, 4000, reply, token));
+            queue.push(ChecksumJob::new(span, 4000, reply, token));
         }
+        queue.wake();
         let mut seen = 0;
         while seen < 64 {
             let Some(answer) = replies.pop() else { continue };

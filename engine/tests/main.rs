@@ -8,6 +8,7 @@ mod common;
 
 mod bulk;
 mod drive_conditions;
+mod fair_turns;
 mod in_use;
 mod kernel_faults;
 mod membership;

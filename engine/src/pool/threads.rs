@@ -66,6 +66,7 @@ impl Plan {
         let helpers =
             ChecksumHelpers::start(self.options.checksum_thread_count(), reactors * CREDITS)?;
         let info: Vec<_> = self.devices.iter().map(|device| device.info().clone()).collect();
+        let depths = info.iter().map(|info| info.queue_depth).collect();
         let inbox_capacity = Queues::inbox_capacity(reactors);
         let mut drive_queues: Vec<Vec<DriveQueue<Reply>>> =
             (0..reactors).map(|_| Vec::new()).collect();
@@ -88,7 +89,8 @@ impl Plan {
         let keeper_parker = Parker::new();
         let parkers: Vec<Parker> = (0..reactors).map(|_| Parker::new()).collect();
         let queue = helpers.queue();
-        let queues = Queues::new(&parkers, &keeper_parker, queue, routes, self.layout, conditions);
+        let queues =
+            Queues::new(&parkers, &keeper_parker, queue, routes, depths, self.layout, conditions);
         let queues = Arc::new(queues);
 
         let mailbox = Arc::new(Mailbox::new(keeper_parker.unparker().clone()));

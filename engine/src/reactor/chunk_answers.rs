@@ -12,6 +12,7 @@ use crate::device::status::{self, Action};
 use crate::error::IoError;
 use crate::planted::{Victim, may_panic};
 use crate::reactor::answer::{Answer, Outcome, Reply};
+use crate::reactor::port::Port;
 use crate::reactor::queues::{KeeperRequest, Verdict};
 use crate::reactor::segment::Purpose;
 use crate::reactor::task::Kind;
@@ -44,7 +45,9 @@ impl Reactor {
                     self.answered(token.slot);
                 }
                 Answer::Unfenced { token } => {
-                    let slot = ChunkToken::decode(token).slot;
+                    let token = ChunkToken::decode(token);
+                    self.return_credit(token);
+                    let slot = token.slot;
                     self.tasks.get(slot).unfenced = true;
                     self.tasks.get(slot).fail(Outcome::REMOVED);
                     self.answered(slot);
@@ -57,6 +60,7 @@ impl Reactor {
     /// A drive's answer: a chunk that was read is now compared; a copy that was written is done.
     fn handle_io(&mut self, token: u64, status: Result<(), IoError>) {
         let token = ChunkToken::decode(token);
+        self.return_credit(token);
         let kind = self.tasks.get(token.slot).kind;
         let transfer = self.transfer(token.slot);
         let chunk = transfer.first_chunk + u64::from(token.relative);
@@ -80,6 +84,12 @@ impl Reactor {
             }
         }
         self.answered(token.slot);
+    }
+
+    /// The drive's credit of a command that was answered.
+    fn return_credit(&mut self, token: ChunkToken) {
+        let location = self.transfer(token.slot).location(token.relative, token.second);
+        self.schedule.return_credit(location.drive.as_usize());
     }
 
     fn fail_chunk(&mut self, token: ChunkToken, error: IoError) {
@@ -182,8 +192,11 @@ impl Reactor {
     fn answered(&mut self, slot: u32) {
         self.credits += 1;
         self.tasks.get(slot).outstanding -= 1;
-        // While it waits for its turn to issue chunks, that turn finishes it.
-        if !self.tasks.get(slot).queued {
+        let task = self.tasks.get(slot);
+        if task.remaining() == 0 {
+            // A failed task sends no more, and does not wait for its turn to say so.
+            let port = Port::index(task.port);
+            self.schedule.remove(&mut self.tasks, port, slot);
             self.finish_if_done(slot);
         }
     }

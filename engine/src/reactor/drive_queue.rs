@@ -44,6 +44,7 @@ pub(crate) struct DriveQueue<T> {
     waiting: VecDeque<DriveRequest<T>>,
     waiting_limit: usize,
     completions: Vec<Completion>,
+    /// By number, so that a session with many regions does not slow each chunk of all.
     regions: Vec<Arc<Region>>,
     drive: DriveIndex,
     conditions: Arc<Conditions>,
@@ -80,16 +81,23 @@ impl<T: Copy> DriveQueue<T> {
 
     /// Makes a region usable in requests.
     pub(crate) fn register(&mut self, region: &Arc<Region>) -> Result<(), Error> {
-        if !self.regions.iter().any(|known| known.id() == region.id()) {
+        if let Err(place) = self.place_of(region.id()) {
             self.device.register(region)?;
-            self.regions.push(Arc::clone(region));
+            self.regions.insert(place, Arc::clone(region));
         }
         Ok(())
     }
 
+    /// Where a region is, or belongs, in the list.
+    fn place_of(&self, id: u64) -> Result<usize, usize> {
+        self.regions.binary_search_by_key(&id, |known| known.id())
+    }
+
     /// Removes a region that no request names any more.
     pub(crate) fn unregister(&mut self, region: &Arc<Region>) {
-        self.regions.retain(|known| known.id() != region.id());
+        if let Ok(place) = self.place_of(region.id()) {
+            self.regions.remove(place);
+        }
         self.device.unregister(region);
     }
 
@@ -101,6 +109,16 @@ impl<T: Copy> DriveQueue<T> {
     pub(crate) fn push(&mut self, request: DriveRequest<T>) {
         assert!(self.waiting.len() < self.waiting_limit, "more requests than credits");
         self.waiting.push_back(request);
+    }
+
+    /// Adds a request that goes before those that wait: metadata, for which a commit waits, does
+    /// not wait for the chunks of all sessions.
+    ///
+    /// # Panics
+    /// As [`DriveQueue::push`].
+    pub(crate) fn push_first(&mut self, request: DriveRequest<T>) {
+        assert!(self.waiting.len() < self.waiting_limit, "more requests than credits");
+        self.waiting.push_front(request);
     }
 
     /// Requests that have not ended.
@@ -181,10 +199,7 @@ impl<T: Copy> DriveQueue<T> {
 
     /// Why a request is not sent to the drive, if it is not.
     fn refusal(&self, request: &DriveRequest<T>) -> Option<IoError> {
-        let known = |span: &Span| {
-            let id = span.region().id();
-            self.regions.iter().any(|known| known.id() == id)
-        };
+        let known = |span: &Span| self.place_of(span.region().id()).is_ok();
         if !request.span.as_ref().is_none_or(known) {
             return Some(IoError::Os(libc::EFAULT));
         }

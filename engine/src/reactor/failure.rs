@@ -46,6 +46,8 @@ impl Reactor {
             "a reactor failed: its drives are closed, and what needs them fails; open the pool again"
         );
         self.queues.set_failed(self.index);
+        // For the jobs of the turn that failed.
+        self.queues.checksums.wake();
         let mut in_flight = self.fence_drives();
         let mut waiting = self.ask_others();
         let mut held = Vec::new();
@@ -286,7 +288,7 @@ impl Reactor {
     /// Gives up an entry whose memory a drive may touch for good: it is never completed, and its
     /// ring is closed.
     pub(super) fn abandon_task(&mut self, slot: u32) {
-        let task = self.tasks.remove(slot);
+        let task = self.remove_task(slot);
         std::mem::forget(task.transfer);
         if let Some(port) = self.port(task.port) {
             port.entries -= 1;

@@ -16,8 +16,8 @@ use crossbeam::sync::Unparker;
 use crate::planted::{Victim, may_panic};
 use crate::reactor::Reactor;
 use crate::reactor::control::Control;
-use crate::reactor::port::{MAX_PORTS, Port, Waker};
-use crate::reactor::queues::CREDITS;
+use crate::reactor::port::{Port, Waker};
+use crate::reactor::queues::{CREDITS, MAX_PORTS};
 use crate::reactor::segment::Segment;
 use crate::ring;
 
@@ -89,6 +89,7 @@ impl Reactor {
         }
         if free.is_none() {
             self.ports.push(None);
+            self.schedule.reserve(self.ports.len());
         }
         self.next_tag = self.next_tag.wrapping_add(MAX_PORTS);
         let number = self.next_tag + index as u32;

@@ -25,6 +25,7 @@ mod messages;
 pub(crate) mod port;
 pub(crate) mod queues;
 pub(crate) mod remote_drive;
+mod schedule;
 pub(crate) mod segment;
 mod session_entries;
 pub(crate) mod task;
@@ -46,16 +47,15 @@ use crate::reactor::control::{Control, Quiesce};
 use crate::reactor::drive_queue::{DriveQueue, DriveRequest};
 use crate::reactor::port::Port;
 use crate::reactor::queues::{CREDITS, KeeperRequest, Queues, TASKS};
-use crate::reactor::task::{Kind, TaskTable, Transfer};
+use crate::reactor::schedule::Schedule;
+use crate::reactor::task::{Kind, Task, TaskTable, Transfer};
 use crate::reactor::token::ChunkToken;
 use crate::ring::CompleteEntry;
 
 /// Entries taken from one ring, and answers handled, before the drives are polled again.
 const BATCH: usize = 32;
-/// Chunks that one task issues before the next task's turn.
-const CHUNKS_PER_TURN: u32 = 4;
-/// Answers that a chunk may wait for: two copies are written and a checksum is computed.
-const ANSWERS_PER_CHUNK: usize = 3;
+/// Answers that follow one command: the drive's, and a helper's.
+const ANSWERS_PER_COMMAND: usize = 2;
 
 /// One reactor. Lives on its own pinned thread.
 pub(crate) struct Reactor {
@@ -67,7 +67,13 @@ pub(crate) struct Reactor {
     may_nap: bool,
     ports: Vec<Option<Port>>,
     tasks: TaskTable,
+    schedule: Schedule,
+    /// Where the next turn starts, so that no port and no drive is always the first.
+    first_port: usize,
+    first_drive: usize,
     credits: usize,
+    /// The helpers have jobs of this turn, and were not woken for them yet.
+    has_jobs: bool,
     /// Port and user data of the entry that is being accepted or completed.
     in_hand: Option<(u32, u64)>,
     /// Messages that have come and are not handled yet.
@@ -89,6 +95,7 @@ impl Reactor {
         parker: Parker,
         drives: Vec<DriveQueue<Reply>>,
     ) -> Reactor {
+        let schedule = Schedule::new(&queues.depths, queues.layout.chunk_bytes());
         let may_nap = drives.iter().all(|drive| drive.info().interrupt_driven);
         Reactor {
             index,
@@ -98,7 +105,11 @@ impl Reactor {
             may_nap,
             ports: Vec::new(),
             tasks: TaskTable::new(TASKS),
+            schedule,
+            first_port: 0,
+            first_drive: 0,
             credits: CREDITS,
+            has_jobs: false,
             in_hand: None,
             messages: VecDeque::new(),
             to_keeper: VecDeque::with_capacity(CREDITS),
@@ -188,7 +199,9 @@ impl Reactor {
             self.handle_messages();
             progress = true;
         }
-        for index in 0..self.ports.len() {
+        let count = self.ports.len();
+        self.first_port = if self.first_port + 1 < count { self.first_port + 1 } else { 0 };
+        for index in (self.first_port..count).chain(0..self.first_port) {
             progress |= self.take_entries(index);
         }
         progress |= self.hand_out_chunks();
@@ -198,56 +211,71 @@ impl Reactor {
         progress |= self.handle_finished();
         progress |= self.send_to_keeper();
         self.answer_quiescing();
+        if std::mem::take(&mut self.has_jobs) {
+            self.queues.checksums.wake();
+        }
         self.publish_completions();
         progress
     }
 
-    /// Lets tasks issue chunks, in turn, as far as the credits go.
+    /// Lets sessions send chunks, in turn at each drive, as far as the credits go.
     fn hand_out_chunks(&mut self) -> bool {
+        if self.schedule.is_empty() {
+            return false;
+        }
         let mut progress = false;
-        while self.credits >= ANSWERS_PER_CHUNK {
-            let Some(slot) = self.tasks.pop_issuing() else { break };
-            for _ in 0..CHUNKS_PER_TURN {
-                if self.credits < ANSWERS_PER_CHUNK || self.tasks.get(slot).remaining() == 0 {
-                    break;
-                }
-                self.issue_chunk(slot);
+        let count = self.schedule.drive_count();
+        self.first_drive = (self.first_drive + 1) % count;
+        for drive in (self.first_drive..count).chain(0..self.first_drive) {
+            while self.credits >= ANSWERS_PER_COMMAND {
+                let chunk_bytes = self.queues.layout.chunk_bytes();
+                let next = self.schedule.next(&mut self.tasks, drive, chunk_bytes);
+                let Some(slot) = next else { break };
+                self.issue(slot);
                 progress = true;
-            }
-            if self.tasks.get(slot).remaining() > 0 {
-                self.tasks.push_issuing(slot);
-            } else {
-                // A failure may have ended it while no answer was outstanding.
-                self.finish_if_done(slot);
             }
         }
         progress
     }
 
-    /// Issues a task's next chunk: a read to the first copy's drive, a write to the drives of all
-    /// copies and to the checksum helpers.
-    fn issue_chunk(&mut self, slot: u32) {
+    /// Lets a task wait for its turn at the drive of the command that it sends next.
+    fn await_turn(&mut self, slot: u32) {
         let task = self.tasks.get(slot);
-        let (relative, kind) = (task.next, task.kind);
-        task.next += 1;
-        let first = ChunkToken { slot, relative, second: false };
-        self.expect_answer(slot);
+        let drive = task.transfer.location(task.next, task.is_half_sent).drive.as_usize();
+        let port = Port::index(task.port);
+        self.schedule.add(&mut self.tasks, port, drive, slot);
+    }
+
+    /// Sends a task's next command: a read of a chunk's first copy, or a write of one copy. With
+    /// the first copy that is written the chunk goes to the checksum helpers, too.
+    fn issue(&mut self, slot: u32) {
+        let task = self.tasks.get(slot);
+        let (relative, kind, second) = (task.next, task.kind, task.is_half_sent);
+        let token = ChunkToken { slot, relative, second };
         if kind == Kind::Read {
-            self.send_to_drive(first, Operation::Read);
-            return;
-        }
-        let transfer = self.transfer(slot);
-        let chunk = transfer.first_chunk + u64::from(relative);
-        transfer.span(relative).zero_from(transfer.segment.chunk_data_bytes(chunk));
-        let mirrored = transfer.segment.copies(chunk).second.is_some();
-        may_panic(Victim::Reactor);
-        self.send_to_drive(first, Operation::Write);
-        if mirrored {
+            task.next += 1;
             self.expect_answer(slot);
-            self.send_to_drive(ChunkToken { second: true, ..first }, Operation::Write);
+            self.send_to_drive(token, Operation::Read);
+        } else {
+            let transfer = &task.transfer;
+            let chunk = transfer.first_chunk + u64::from(relative);
+            let mirrored = transfer.segment.copies(chunk).second.is_some();
+            if !second {
+                transfer.span(relative).zero_from(transfer.segment.chunk_data_bytes(chunk));
+            }
+            task.is_half_sent = mirrored && !second;
+            task.next += u32::from(!task.is_half_sent);
+            self.expect_answer(slot);
+            may_panic(Victim::Reactor);
+            self.send_to_drive(token, Operation::Write);
+            if !second {
+                self.expect_answer(slot);
+                self.send_to_helpers(token);
+            }
         }
-        self.expect_answer(slot);
-        self.send_to_helpers(first);
+        if self.tasks.get(slot).remaining() > 0 {
+            self.await_turn(slot);
+        }
     }
 
     /// Adds one answer to those outstanding, which takes a credit.
@@ -266,6 +294,7 @@ impl Reactor {
         let transfer = self.transfer(token.slot);
         let location = transfer.location(token.relative, token.second);
         let span = Some(transfer.span(token.relative));
+        self.schedule.take_credit(location.drive.as_usize());
         let request = DriveRequest {
             operation,
             offset_bytes: self.queues.layout.slot_offset(location.slot),
@@ -288,6 +317,7 @@ impl Reactor {
         let span = transfer.span(token.relative);
         let reply = Arc::clone(&self.queues.answers[usize::from(self.index)]);
         self.queues.checksums.push(ChecksumJob::new(span, data_bytes, reply, token.encode()));
+        self.has_jobs = true;
     }
 
     /// Takes the requests of others to this reactor's drives.
@@ -295,7 +325,12 @@ impl Reactor {
         let inbox = &self.queues.reactors[usize::from(self.index)].inbox;
         let mut progress = false;
         while let Some(io) = inbox.pop() {
-            self.drives[usize::from(io.local)].push(io.request);
+            let drive = &mut self.drives[usize::from(io.local)];
+            if usize::from(io.request.reply.to) < self.queues.reactors.len() {
+                drive.push(io.request);
+            } else {
+                drive.push_first(io.request);
+            }
             progress = true;
         }
         progress
@@ -324,7 +359,7 @@ impl Reactor {
             return self.abandon_task(slot);
         }
         self.in_hand = Some((task.port, task.user_data));
-        let task = self.tasks.remove(slot);
+        let task = self.remove_task(slot);
         let transfer = &task.transfer;
         if task.kind == Kind::Write && task.failure.is_some() {
             transfer.segment.unclaim(transfer.first_chunk, transfer.chunk_count.into());
@@ -333,6 +368,14 @@ impl Reactor {
         let outcome = task.failure.unwrap_or(Outcome::success(task.len_bytes as i64, 0));
         self.complete(task.port, outcome.completion(task.user_data));
         self.transfer_ended(task.port, task.handle);
+    }
+
+    fn remove_task(&mut self, slot: u32) -> Task {
+        let task = self.tasks.remove(slot);
+        if let Some(port) = self.port(task.port) {
+            port.tasks -= 1;
+        }
+        task
     }
 
     /// Puts a completion on the session's ring. The slot was reserved when the entry was taken.

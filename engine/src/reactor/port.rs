@@ -11,13 +11,12 @@ use crossbeam::channel::Sender;
 use crossbeam::sync::Unparker;
 
 use crate::memory::BufferTable;
+use crate::reactor::queues::MAX_PORTS;
 use crate::reactor::segment::Segment;
 use crate::ring::{self, Event};
 
 /// Segments that one session may have open at once.
 pub(crate) const MAX_SEGMENTS: usize = 1024;
-/// Sessions that one reactor may serve at once.
-pub(crate) const MAX_PORTS: u32 = 4096;
 /// Buffers that one session may have at once.
 pub(crate) const MAX_BUFFERS: u16 = 1024;
 
@@ -80,6 +79,8 @@ pub(crate) struct Port {
     first_tag: u32,
     /// Entries taken and not completed.
     pub(crate) entries: u32,
+    /// Those of them that are tasks.
+    pub(crate) tasks: u32,
     /// The client broke the ring's rules: its entries are no longer read.
     pub(crate) poisoned: bool,
     /// Waits for the port to close.
@@ -99,6 +100,7 @@ impl Port {
             segments: Vec::new(),
             first_tag: serial.wrapping_mul(0x9e37_79b1),
             entries: 0,
+            tasks: 0,
             poisoned: false,
             closing: None,
         }

@@ -24,8 +24,13 @@ use crate::units::DriveIndex;
 /// Answers that one reactor may have outstanding for its sessions' chunks, over all drives. A write
 /// of a chunk needs one for each copy and one for the checksum, a read one at a time.
 pub(crate) const CREDITS: usize = 1024;
-/// Writes and reads of its sessions that one reactor may have in flight.
-pub(crate) const TASKS: usize = 1024;
+/// Sessions that one reactor may serve at once.
+pub(crate) const MAX_PORTS: u32 = 4096;
+/// Writes and reads of its sessions that one reactor may have in flight: each session finds room
+/// for one, also when all others have as many as they may ([`TaskTable::has_room`]).
+///
+/// [`TaskTable::has_room`]: crate::reactor::task::TaskTable::has_room
+pub(crate) const TASKS: usize = 2 * (MAX_PORTS as usize + 1);
 /// Commits and aborts on their way between a reactor and the keeper, in each direction. More of
 /// them wait at the sender.
 pub(crate) const FINISHES: usize = 256;
@@ -97,6 +102,8 @@ pub(crate) struct Queues {
     pub(crate) checksums: ChecksumQueue,
     /// By drive.
     pub(crate) routes: Vec<Route>,
+    /// By drive: commands that it takes at once.
+    pub(crate) depths: Vec<u32>,
     pub(crate) layout: Layout,
     /// The condition of each drive.
     pub(crate) conditions: Arc<Conditions>,
@@ -104,12 +111,13 @@ pub(crate) struct Queues {
 
 impl Queues {
     /// The queues between a keeper and the reactors that sleep on these parkers. `routes` has one
-    /// entry for each drive.
+    /// entry for each drive, and so has `depths`.
     pub(crate) fn new(
         reactors: &[Parker],
         keeper: &Parker,
         checksums: ChecksumQueue,
         routes: Vec<Route>,
+        depths: Vec<u32>,
         layout: Layout,
         conditions: Arc<Conditions>,
     ) -> Queues {
@@ -131,6 +139,7 @@ impl Queues {
             keeper_unparker: keeper.unparker().clone(),
             checksums,
             routes,
+            depths,
             layout,
             conditions,
         }

@@ -9,7 +9,7 @@ use crate::reactor::answer::{Finished, Reply};
 use crate::reactor::port::{Finish, Port};
 use crate::reactor::queues::{KeeperRequest, Verdict};
 use crate::reactor::segment::Purpose;
-use crate::reactor::task::{Kind, Task, Transfer};
+use crate::reactor::task::{Kind, NO_TASK, Task, Transfer};
 use crate::reactor::token::{FinishToken, MAX_CHUNKS_PER_TASK};
 use crate::reactor::{BATCH, Reactor};
 use crate::ring::{self, CompleteEntry, Request, codes};
@@ -20,11 +20,8 @@ impl Reactor {
     pub(super) fn take_entries(&mut self, index: usize) -> bool {
         let mut progress = false;
         for _ in 0..BATCH {
-            if !self.tasks.has_room() {
-                break;
-            }
             let Some(port) = self.ports[index].as_mut() else { break };
-            if !port.is_open() {
+            if !port.is_open() || !self.tasks.has_room(port.tasks) {
                 break;
             }
             let entry = match port.ring.take() {
@@ -91,7 +88,8 @@ impl Reactor {
         if let Some(slot) = port.segment(request.checkpoint) {
             slot.transfers += 1;
         }
-        self.tasks.insert(Task {
+        port.tasks += 1;
+        let slot = self.tasks.insert(Task {
             kind,
             port: number,
             handle: request.checkpoint,
@@ -103,9 +101,13 @@ impl Reactor {
             moves: 0,
             failure: None,
             unfenced: false,
-            queued: false,
+            is_half_sent: false,
+            waits_at: None,
+            before: NO_TASK,
+            after: NO_TASK,
         });
         self.in_hand = None;
+        self.await_turn(slot);
         Ok(())
     }
 

@@ -6,7 +6,6 @@
 //! - The table is allocated at the start; adding or removing a task allocates nothing.
 //! - A task's buffer is in use from the insertion of the task to its removal.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::limits::BLOCK_BYTES;
@@ -69,8 +68,12 @@ pub(crate) struct Task {
     pub(crate) failure: Option<Outcome>,
     /// A drive that could not be fenced may still touch the memory.
     pub(crate) unfenced: bool,
-    /// Waits for its turn to issue chunks; kept by the table.
-    pub(crate) queued: bool,
+    /// The first copy of the next chunk was sent, the second was not.
+    pub(crate) is_half_sent: bool,
+    /// The drive at which it waits for its turn; kept by the schedule, as are its neighbours there.
+    pub(crate) waits_at: Option<u16>,
+    pub(crate) before: u32,
+    pub(crate) after: u32,
 }
 
 impl Task {
@@ -84,12 +87,13 @@ impl Task {
     }
 }
 
-/// The table, and the order in which tasks issue chunks.
+/// No slot of the table.
+pub(crate) const NO_TASK: u32 = u32::MAX;
+
+/// The table.
 pub(crate) struct TaskTable {
     slots: Vec<Option<Task>>,
     free: Vec<u32>,
-    /// Tasks with chunks to issue, served in turn.
-    issuing: VecDeque<u32>,
 }
 
 impl TaskTable {
@@ -97,12 +101,13 @@ impl TaskTable {
         TaskTable {
             slots: (0..capacity).map(|_| None).collect(),
             free: (0..capacity as u32).rev().collect(),
-            issuing: VecDeque::with_capacity(capacity),
         }
     }
 
-    pub(crate) fn has_room(&self) -> bool {
-        !self.free.is_empty()
+    /// Whether a session that has `tasks` may have one more: while it has fewer than are free. So
+    /// one session may take half of the table, and each that comes after it finds room.
+    pub(crate) fn has_room(&self, tasks: u32) -> bool {
+        self.free.len() > tasks as usize
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -110,11 +115,9 @@ impl TaskTable {
     }
 
     /// Adds a task; the caller has checked [`TaskTable::has_room`].
-    pub(crate) fn insert(&mut self, mut task: Task) -> u32 {
+    pub(crate) fn insert(&mut self, task: Task) -> u32 {
         let slot = self.free.pop().expect("the caller checked for room");
         task.transfer.usage.begin();
-        task.queued = true;
-        self.issuing.push_back(slot);
         self.slots[slot as usize] = Some(task);
         slot
     }
@@ -124,22 +127,8 @@ impl TaskTable {
         self.slots[slot as usize].as_mut().expect("answers come only for tasks in flight")
     }
 
-    /// The task whose turn it is to issue chunks.
-    pub(crate) fn pop_issuing(&mut self) -> Option<u32> {
-        let slot = self.issuing.pop_front()?;
-        self.get(slot).queued = false;
-        Some(slot)
-    }
-
-    /// Puts a task that has more chunks at the end of the queue.
-    pub(crate) fn push_issuing(&mut self, slot: u32) {
-        self.get(slot).queued = true;
-        self.issuing.push_back(slot);
-    }
-
     /// Removes every task, whatever state it is in.
     pub(crate) fn take_all(&mut self) -> Vec<Task> {
-        self.issuing.clear();
         let capacity = self.slots.len() as u32;
         self.free = (0..capacity).rev().collect();
         self.slots.iter_mut().filter_map(Option::take).collect()
@@ -148,7 +137,7 @@ impl TaskTable {
     /// Removes a task. Its buffer may be used again once this has returned.
     pub(crate) fn remove(&mut self, slot: u32) -> Task {
         let task = self.slots[slot as usize].take().expect("removed once");
-        assert!(!task.queued, "a task that waits for its turn is not done");
+        assert!(task.waits_at.is_none(), "a task that waits for its turn is not done");
         self.free.push(slot);
         task
     }

@@ -2,7 +2,7 @@
 //! A device that does what another one does, but panics when told to, or moves fewer bytes a
 //! second.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,11 +24,22 @@ pub struct Shape {
     pub panic_at_drop: AtomicBool,
     /// 0: as fast as it is.
     pub bytes_per_second: AtomicU64,
+    /// Bytes that it has moved, by the place of their memory: see [`Shape::moved_at`].
+    pub moved_bytes: Mutex<BTreeMap<u64, u64>>,
     /// When it panicked.
     pub panicked: Mutex<Option<Instant>>,
 }
 
+/// Memory is counted in pieces of this size: a session's begins at a multiple of it.
+const PIECE_BYTES: u64 = 2 << 20;
+
 impl Shape {
+    /// Bytes that it has moved from or to the piece of memory that an address lies in.
+    pub fn moved_at(&self, address: u64) -> u64 {
+        let moved = self.moved_bytes.lock().unwrap();
+        moved.get(&(address / PIECE_BYTES)).copied().unwrap_or(0)
+    }
+
     fn count_down(&self, counter: &AtomicU64) {
         if counter.load(Ordering::SeqCst) > 0 && counter.fetch_sub(1, Ordering::SeqCst) == 1 {
             *self.panicked.lock().unwrap() = Some(Instant::now());
@@ -41,8 +52,8 @@ impl Shape {
 pub struct Shaped {
     inner: Box<dyn Device>,
     shape: Arc<Shape>,
-    /// Bytes of the commands in flight, in the order of submission, by tag.
-    in_flight: VecDeque<(u64, u64)>,
+    /// The commands in flight, in the order of submission: tag, address and bytes.
+    in_flight: VecDeque<(u64, u64, u64)>,
     /// Completions that are to be given at their time.
     late: VecDeque<(Instant, Completion)>,
     free_at: Instant,
@@ -71,12 +82,13 @@ impl Device for Shaped {
 
     unsafe fn submit(&mut self, command: Command) -> Result<(), SubmitError> {
         let (tag, len_bytes) = (command.tag, u64::from(command.memory.len_bytes));
+        let address = command.memory.address.as_ptr() as u64;
         if self.in_flight() >= self.info().queue_depth {
             return Err(SubmitError::Full);
         }
         // SAFETY: the caller's promises are passed on.
         unsafe { self.inner.submit(command) }?;
-        self.in_flight.push_back((tag, len_bytes));
+        self.in_flight.push_back((tag, address, len_bytes));
         // After the drive has it: that is the worse instant.
         self.shape.count_down(&self.shape.panic_at_submit);
         Ok(())
@@ -87,8 +99,11 @@ impl Device for Shaped {
         let count = self.inner.poll(completions);
         for completion in &completions[..count] {
             self.shape.count_down(&self.shape.panic_at_completion);
-            let at = self.in_flight.iter().position(|(tag, _)| *tag == completion.tag).unwrap();
-            let (_, len_bytes) = self.in_flight.remove(at).unwrap();
+            let at = self.in_flight.iter().position(|(tag, ..)| *tag == completion.tag).unwrap();
+            let (_, address, len_bytes) = self.in_flight.remove(at).unwrap();
+            let mut moved = self.shape.moved_bytes.lock().unwrap();
+            *moved.entry(address / PIECE_BYTES).or_default() += len_bytes;
+            drop(moved);
             let now = Instant::now();
             let nanos = (len_bytes * 1_000_000_000).checked_div(rate).unwrap_or(0);
             self.free_at = self.free_at.max(now) + Duration::from_nanos(nanos);

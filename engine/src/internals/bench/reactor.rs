@@ -81,7 +81,15 @@ impl ReactorHarness {
         // Only their queue: there are no helpers.
         let checksums = ChecksumHelpers::start(0, CREDITS)?.queue();
         let routes = vec![Route { reactor: 0, local: 0 }];
-        let queues = Queues::new(&parkers, &Parker::new(), checksums, routes, layout, conditions);
+        let queues = Queues::new(
+            &parkers,
+            &Parker::new(),
+            checksums,
+            routes,
+            vec![depth],
+            layout,
+            conditions,
+        );
         let queues = Arc::new(queues);
         let [parker] = parkers;
         let mut reactor = Reactor::new(0, Arc::clone(&queues), parker, vec![drive]);

@@ -13,8 +13,8 @@ use crate::error::Error;
 use crate::memory::Registration;
 use crate::reactor::control::Control;
 use crate::reactor::mailbox::Mailbox;
-use crate::reactor::port::{MAX_BUFFERS, MAX_PORTS, MAX_SEGMENTS};
-use crate::reactor::queues::{Queues, ReactorEnd};
+use crate::reactor::port::{MAX_BUFFERS, MAX_SEGMENTS};
+use crate::reactor::queues::{MAX_PORTS, Queues, ReactorEnd};
 use crate::reactor::segment::Segment;
 use crate::ring::{self, Event};
 
