@@ -4,7 +4,10 @@
 //! - To the drive, the host is the kernel: all its processes share a registration, and the lock on
 //!   the device node keeps them apart. So a key that this host left behind is replaced, and needs
 //!   no preemption.
-//! - The kernel reports a drive's refusal as a positive number.
+//! - The kernel reports a drive's refusal as a positive number: newer ones by a number of their own
+//!   (linux/pr.h), older ones by the NVMe status as it came.
+//! - Older kernels ask an NVMe drive to replace a key by 0 where they should end the registration.
+//!   So the reservation is released first, and a registration that is still there is replaced.
 //! - Older kernels have no call that reads who holds a reservation.
 
 #![allow(unsafe_code)]
@@ -21,8 +24,11 @@ use crate::error::IoError;
 /// PR_WRITE_EXCLUSIVE_REG_ONLY.
 const TYPE: u32 = 3;
 const IGNORE_KEY: u32 = 1;
-/// What the calls answer for a reservation conflict.
+/// What the calls answer for a reservation conflict: PR_STS_RESERVATION_CONFLICT.
 const CONFLICT: i32 = 0x18;
+/// The same as an NVMe status, and the bits of it that tell statuses apart.
+const NVME_CONFLICT: i32 = 0x83;
+const NVME_STATUS: i32 = 0x7ff;
 /// Keys that are read at most.
 const MAX_KEYS: usize = 64;
 
@@ -77,6 +83,7 @@ const fn call<T>(direction: u32, number: u32) -> u32 {
 
 const REGISTER: u32 = call::<Registration>(1, 200);
 const RESERVE: u32 = call::<Reservation>(1, 201);
+const RELEASE: u32 = call::<Reservation>(1, 202);
 const PREEMPT: u32 = call::<Preemption>(1, 203);
 const PREEMPT_ABORT: u32 = call::<Preemption>(1, 204);
 const CLEAR: u32 = call::<Clearing>(1, 205);
@@ -93,10 +100,15 @@ fn ask<T>(file: &File, number: u32, argument: &mut T) -> Result<(), IoError> {
     };
     match result {
         0 => Ok(()),
-        CONFLICT => Err(IoError::Os(libc::EBADE)),
-        refused if refused > 0 => Err(IoError::Os(libc::EIO)),
+        refused if refused > 0 => Err(refusal(refused)),
         _ => Err(IoError::Os(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))),
     }
+}
+
+/// A drive's refusal as the kernel reports it.
+fn refusal(status: i32) -> IoError {
+    let is_conflict = status == CONFLICT || status & NVME_STATUS == NVME_CONFLICT;
+    IoError::Os(if is_conflict { libc::EBADE } else { libc::EIO })
 }
 
 /// Whether a block device has reservations, as far as asking shows it. `name` is the kernel's.
@@ -138,8 +150,15 @@ impl BlockReservations {
 
 impl Reservations for BlockReservations {
     fn register(&mut self, key: u64) -> Result<(), IoError> {
-        let mut argument = Registration { old_key: 0, new_key: key, flags: IGNORE_KEY, pad: 0 };
-        ask(&self.file, REGISTER, &mut argument)?;
+        let register = |old_key| {
+            let mut argument = Registration { old_key, new_key: key, flags: IGNORE_KEY, pad: 0 };
+            ask(&self.file, REGISTER, &mut argument)
+        };
+        // With an old key, whichever, the kernel asks the drive to replace what this host has.
+        register(0).or_else(|error| match error.is_reservation_conflict() {
+            true => register(key),
+            false => Err(error),
+        })?;
         self.registered = Some(key);
         Ok(())
     }
@@ -157,7 +176,8 @@ impl Reservations for BlockReservations {
 
     fn release(&mut self, key: u64) -> Result<(), IoError> {
         self.registered = None;
-        // The end of the registration ends the reservation, too.
+        // The end of the registration would end the reservation, too, where the kernel ends it.
+        let _ = ask(&self.file, RELEASE, &mut Reservation { key, kind: TYPE, flags: 0 });
         ask(&self.file, REGISTER, &mut Registration { old_key: key, new_key: 0, flags: 0, pad: 0 })
     }
 
@@ -194,8 +214,11 @@ impl Drop for BlockReservations {
     fn drop(&mut self) {
         if let Some(key) = self.registered {
             // A drive that is gone, or another host's by now, has nothing of ours to give back.
-            let new_key = if self.stays_reserved { CLOSED_KEY } else { 0 };
-            let mut argument = Registration { old_key: key, new_key, flags: 0, pad: 0 };
+            if !self.stays_reserved {
+                let _ = self.release(key);
+                return;
+            }
+            let mut argument = Registration { old_key: key, new_key: CLOSED_KEY, flags: 0, pad: 0 };
             let _ = ask(&self.file, REGISTER, &mut argument);
         }
     }
@@ -210,11 +233,23 @@ mod tests {
     fn the_calls_have_their_numbers() {
         assert_eq!(REGISTER, 0x4018_70C8);
         assert_eq!(RESERVE, 0x4010_70C9);
+        assert_eq!(RELEASE, 0x4010_70CA);
         assert_eq!(PREEMPT, 0x4018_70CB);
         assert_eq!(PREEMPT_ABORT, 0x4018_70CC);
         assert_eq!(CLEAR, 0x4010_70CD);
         assert_eq!(READ_KEYS, 0xC010_70CE);
         assert_eq!(READ_RESERVATION, 0x8010_70CF);
+    }
+
+    #[test]
+    fn a_conflict_is_known_by_either_kernel_s_number() {
+        // The kernel's own; the NVMe status; the same with "do not retry".
+        for status in [0x18, 0x83, 0x4083] {
+            assert!(crate::device::reservation::is_conflict(refusal(status)), "{status:#x}");
+        }
+        for status in [0x02, 0x4002, 0x10000] {
+            assert!(!crate::device::reservation::is_conflict(refusal(status)), "{status:#x}");
+        }
     }
 
     #[test]
