@@ -271,6 +271,16 @@ def give_back(rig, say):
     for device in devices:
         expect(f"to nvme, now {device}" in unbound, f"{device} is not in: {unbound}")
     rig.run(rig.with_drives("stanchion verify --quiet", devices))
+    # Drives without reservations, by the kernel's calls for them; twice, since an opening may leave something on a drive.
+    length = 4 * MIB
+    with open(f"{rig.place.share}/kernel@1", "wb") as file:
+        file.write(content("kernel@1", length))
+    for name in ("kernel@1", "kernel@2"):
+        rig.run(rig.with_drives(f"stanchion save {name} /mnt/kernel@1", devices))
+    rig.run(rig.with_drives("stanchion restore kernel@2 -o /mnt/out-kernel", devices))
+    with open(f"{rig.place.share}/out-kernel/kernel@1", "rb") as file:
+        expect(file.read() == content("kernel@1", length), "kernel@2 came back differently")
+    rig.run(rig.with_drives("stanchion rm --yes kernel@1 kernel@2", devices))
     rig.run(rig.with_drives("stanchion doctor", devices), 0, ["% used", rig.drives[0].serial])
 
 

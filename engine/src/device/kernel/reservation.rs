@@ -4,11 +4,13 @@
 //! - To the drive, the host is the kernel: all its processes share a registration, and the lock on
 //!   the device node keeps them apart. So a key that this host left behind is replaced, and needs
 //!   no preemption.
-//! - The kernel reports a drive's refusal as a positive number: newer ones by a number of their own
-//!   (linux/pr.h), older ones by the NVMe status as it came.
-//! - Older kernels ask an NVMe drive to replace a key by 0 where they should end the registration.
-//!   So the reservation is released first, and a registration that is still there is replaced.
-//! - Older kernels have no call that reads who holds a reservation.
+//! - The kernel reports a drive's refusal as a positive number: since 6.4 by a number of its own
+//!   (linux/pr.h) or an errno, before by the drive's status as it came.
+//! - An NVMe drive is asked to replace a key by 0 where the registration should end, and to keep
+//!   registrations through a loss of power (`nvme_pr_register`). So the reservation is released
+//!   first, and a registration that is still there is replaced; a drive that cannot keep them
+//!   counts as one without reservations.
+//! - Kernels before 6.4 have no call that reads who holds a reservation.
 
 #![allow(unsafe_code)]
 
@@ -26,9 +28,11 @@ const TYPE: u32 = 3;
 const IGNORE_KEY: u32 = 1;
 /// What the calls answer for a reservation conflict: PR_STS_RESERVATION_CONFLICT.
 const CONFLICT: i32 = 0x18;
-/// The same as an NVMe status, and the bits of it that tell statuses apart.
-const NVME_CONFLICT: i32 = 0x83;
-const NVME_STATUS: i32 = 0x7ff;
+/// A drive's status without its flags; and those of a conflict, and of a command or a field that
+/// the drive does not know (NVMe; 2 is also SCSI's "check condition").
+const STATUS: i32 = 0x7ff;
+const STATUS_CONFLICT: i32 = 0x83;
+const STATUS_UNKNOWN: [i32; 2] = [0x01, 0x02];
 /// Keys that are read at most.
 const MAX_KEYS: usize = 64;
 
@@ -100,15 +104,29 @@ fn ask<T>(file: &File, number: u32, argument: &mut T) -> Result<(), IoError> {
     };
     match result {
         0 => Ok(()),
-        refused if refused > 0 => Err(refusal(refused)),
+        refused if refused > 0 => Err(refusal(refused, reports_raw_status(file))),
         _ => Err(IoError::Os(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))),
     }
 }
 
-/// A drive's refusal as the kernel reports it.
-fn refusal(status: i32) -> IoError {
-    let is_conflict = status == CONFLICT || status & NVME_STATUS == NVME_CONFLICT;
-    IoError::Os(if is_conflict { libc::EBADE } else { libc::EIO })
+/// A drive's refusal as the kernel reports it; `is_raw`: by the drive's own status.
+fn refusal(reported: i32, is_raw: bool) -> IoError {
+    let status = reported & STATUS;
+    IoError::Os(match is_raw {
+        _ if reported == CONFLICT => libc::EBADE,
+        true if status == STATUS_CONFLICT => libc::EBADE,
+        true if STATUS_UNKNOWN.contains(&status) => libc::EOPNOTSUPP,
+        _ => libc::EIO,
+    })
+}
+
+/// Whether the kernel is older than the call that reads keys, which came with the numbers.
+fn reports_raw_status(file: &File) -> bool {
+    let mut argument = Keys { generation: 0, count: 0, keys: 0 };
+    // SAFETY: as in `ask`; no key is asked for.
+    let result =
+        unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(READ_KEYS), &raw mut argument) };
+    result < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOTTY)
 }
 
 /// Whether a block device has reservations, as far as asking shows it. `name` is the kernel's.
@@ -242,13 +260,24 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_is_known_by_either_kernel_s_number() {
-        // The kernel's own; the NVMe status; the same with "do not retry".
+    fn refusals_are_known_by_either_kernel_s_numbers() {
+        use crate::device::reservation::{is_conflict, is_unsupported};
+        // As the drive reports it, also with "do not retry".
         for status in [0x18, 0x83, 0x4083] {
-            assert!(crate::device::reservation::is_conflict(refusal(status)), "{status:#x}");
+            assert!(is_conflict(refusal(status, true)), "{status:#x}");
         }
-        for status in [0x02, 0x4002, 0x10000] {
-            assert!(!crate::device::reservation::is_conflict(refusal(status)), "{status:#x}");
+        for status in [0x01, 0x4001, 0x02, 0x4002] {
+            assert!(is_unsupported(refusal(status, true)), "{status:#x}");
+        }
+        for status in [0x06, 0x4281, 0x371] {
+            let error = refusal(status, true);
+            assert!(!is_conflict(error) && !is_unsupported(error), "{status:#x}");
+        }
+        // By the kernel's numbers: 2 is any other error, 0x10000 a path that failed.
+        assert!(is_conflict(refusal(0x18, false)));
+        for reported in [0x02, 0x83, 0x10000] {
+            let error = refusal(reported, false);
+            assert!(!is_conflict(error) && !is_unsupported(error), "{reported:#x}");
         }
     }
 
