@@ -18,9 +18,9 @@
 use uuid::Uuid;
 
 use super::codec::{Magic, Reader, Writer, corrupt};
-use super::layout::{ROOT_STRIDE_BYTES, ROOT_ZONE_BYTES};
+use super::layout::{ROOT_ZONE_BYTES, root_offset_in_ring};
 use super::{FormatError, Layout, MetaExtent, Owner, hash128};
-use crate::limits::{BLOCK_BYTES, MAX_NUMBER, ROOT_SLOTS};
+use crate::limits::{BLOCK_BYTES, MAX_NUMBER};
 use crate::units::Generation;
 
 const MAGIC: Magic = *b"STN ROOT";
@@ -80,7 +80,7 @@ impl Root {
     /// When [`Root::check`] fails: a root that no reader accepts must not be written.
     pub fn encode(&self, drive: Uuid, offset_bytes: u64) -> Vec<u8> {
         assert_eq!(self.check(), Ok(()), "an impossible root");
-        assert_eq!(offset_in_zone(self.generation), offset_bytes % ROOT_ZONE_BYTES);
+        assert_eq!(root_offset_in_ring(self.generation), offset_bytes % ROOT_ZONE_BYTES);
         let mut writer = Writer::new(MAGIC, self.pool, BLOCK_BYTES);
         writer.uuid(drive);
         self.encode_identity(&mut writer);
@@ -115,7 +115,7 @@ impl Root {
         };
         reader.finish()?;
         root.check().map_err(FormatError::Corrupt)?;
-        if offset_in_zone(root.generation) != offset_bytes % ROOT_ZONE_BYTES {
+        if root_offset_in_ring(root.generation) != offset_bytes % ROOT_ZONE_BYTES {
             return Err(corrupt(format!(
                 "generation {} in the slot of another one",
                 root.generation
@@ -136,11 +136,6 @@ impl Root {
         }
         Ok(())
     }
-}
-
-/// Zones start at multiples of their size, so this holds for both.
-fn offset_in_zone(generation: Generation) -> u64 {
-    generation.0 % ROOT_SLOTS * ROOT_STRIDE_BYTES
 }
 
 #[cfg(test)]

@@ -35,6 +35,15 @@ pub const MIN_DRIVE_BYTES: u64 = 32 * MIB;
 /// The fewest checkpoints that a pool has room for.
 pub const MIN_POOL_CHECKPOINTS: usize = 16;
 
+/// Where the root of a generation lies in its ring. The front rings of all drives are written at
+/// once: no write may be able to tear the newest root on every drive, so it shares no unit with the
+/// roots of its neighbours.
+pub(super) const fn root_offset_in_ring(generation: Generation) -> u64 {
+    let slot = generation.0 % ROOT_SLOTS;
+    let units = ROOT_SLOTS / ROOTS_IN_UNIT;
+    (slot % units * ROOTS_IN_UNIT + slot / units) * ROOT_STRIDE_BYTES
+}
+
 /// Regions at both ends are of this size, and the data area is aligned to it.
 const REGION_BYTES: u64 = MIB;
 const FRONT_LABELS: [u64; 2] = [REGION_BYTES, 2 * REGION_BYTES];
@@ -42,8 +51,11 @@ const FRONT_LABELS: [u64; 2] = [REGION_BYTES, 2 * REGION_BYTES];
 const BACK_LABELS: [u64; 2] = [2 * REGION_BYTES, REGION_BYTES];
 
 /// The distance from one root to the next. A drive may rewrite a whole preferred write unit when a
-/// block of it is written; no two roots share a unit that is not larger than this.
+/// block of it is written, and lose it. A unit of 16 KiB holds one root only; in one of 64 KiB lie
+/// roots that are 16 generations apart ([`root_offset_in_ring`]).
 pub const ROOT_STRIDE_BYTES: u64 = 16 << 10;
+/// Roots in a unit of 64 KiB.
+const ROOTS_IN_UNIT: u64 = (64 << 10) / ROOT_STRIDE_BYTES;
 /// Bytes of one root ring.
 pub const ROOT_ZONE_BYTES: u64 = ROOT_SLOTS * ROOT_STRIDE_BYTES;
 const ROOT_FRONT: u64 = FRONT_LABELS[1] + REGION_BYTES;
@@ -95,6 +107,7 @@ const HUGE_POOL_CHUNK_BYTES: u64 = 16 * MIB;
 const _: () = {
     assert!(ROOT_ZONE_BYTES == REGION_BYTES && REGION_BYTES.is_multiple_of(BLOCK_BYTES));
     assert!(ROOT_STRIDE_BYTES.is_multiple_of(BLOCK_BYTES));
+    assert!(ROOT_SLOTS.is_multiple_of(ROOTS_IN_UNIT));
     assert!(CATALOGUE_AT.is_multiple_of(META_UNIT_BYTES));
     assert!(CATALOGUE_ENTRY_BYTES + MAX_NAME_BYTES as u64 <= SLOT_BYTES_PER_CHECKPOINT);
     assert!(HUGE_POOL_CHUNK_BYTES <= MAX_CHUNK_BYTES);
@@ -242,7 +255,7 @@ impl Layout {
     /// Where the root of a generation lies.
     pub fn root_offset(&self, zone: Zone, generation: Generation, capacity_bytes: u64) -> u64 {
         let (offset, _) = self.root_zone_range(zone, capacity_bytes);
-        offset + generation.0 % ROOT_SLOTS * ROOT_STRIDE_BYTES
+        offset + root_offset_in_ring(generation)
     }
 
     /// Where the catalogue of a generation lies on every drive.

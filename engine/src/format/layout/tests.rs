@@ -90,6 +90,11 @@ fn generations_rotate_through_distinct_slots() {
             .collect();
         offsets.sort_unstable();
         assert_eq!(offsets[0], start);
+        // A write that tears its unit of 64 KiB hurts no root of the 15 generations before.
+        for generation in 100..100 + ROOT_SLOTS {
+            let unit = |g| layout.root_offset(zone, Generation(g), capacity) / (64 << 10);
+            assert!((1..16).all(|before| unit(generation) != unit(generation - before)));
+        }
         assert!(offsets.windows(2).all(|w| w[1] - w[0] == 16 << 10));
         assert_eq!(offsets[offsets.len() - 1] + ROOT_STRIDE_BYTES, start + len);
         let again = layout.root_offset(zone, Generation(100 + ROOT_SLOTS), capacity);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Damage, and places that cannot be read, in a pool that is repaired while it is open; the repair
-//! is crashed at each of its batches. It mends what another copy has, and writes nothing where it
+//! is crashed at each of its batches. It repairs what another copy has, and writes nothing where it
 //! could not read.
 
 use std::cell::RefCell;
@@ -86,7 +86,7 @@ pub(super) fn crash_repair(
     explorer.explore(&[]);
     explorer.verdict().map_err(context)?;
     if wrong == Wrong::Damaged && !verified.damaged.is_empty() {
-        return Err(context(format!("not mended: {:?}", verified.damaged)));
+        return Err(context(format!("not repaired: {:?}", verified.damaged)));
     }
     // Everything can be read again: nothing is lost, and the generation before can be opened.
     let sims: Vec<SimDrive> = explorer.sims.iter().map(SimDrive::fork).collect();
@@ -144,7 +144,7 @@ struct CanBeMended<'a> {
 
 impl Judge for CanBeMended<'_> {
     fn rules(&self) -> String {
-        "can be mended".into()
+        "can be repaired".into()
     }
 
     fn judge(&self, image: &[SimDrive], expected: &Expected) -> Result<(), String> {

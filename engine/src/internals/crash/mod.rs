@@ -124,13 +124,14 @@ pub fn explore(options: CrashOptions) -> Result<CrashReport, Violation> {
     loop {
         let first_story = worlds.len() + OTHERS;
         let mut items = match round {
-            // However few images are wanted, each story is told once, in the first groups.
+            // However few images are wanted, each story is played once, in the first groups.
             0 => {
-                let mut told = (first_story..first_story + stories.len()).rev().collect::<Vec<_>>();
+                let mut stories_left =
+                    (first_story..first_story + stories.len()).rev().collect::<Vec<_>>();
                 let others = shuffled(first_story, options.seed).into_iter().enumerate();
                 others
                     .flat_map(|(place, item)| {
-                        let story = if place % 2 == 0 { told.pop() } else { None };
+                        let story = if place % 2 == 0 { stories_left.pop() } else { None };
                         [Some(item), story].into_iter().flatten()
                     })
                     .collect()
@@ -259,7 +260,12 @@ impl Run<'_> {
                     self.late_sweep(lab, late - LONG_RUNS - FAULTY_RUNS - SWEEPS, seed)
                 }
                 late if late < OTHERS => self.late_run(lab, seed),
-                story => self.stories[story - OTHERS].tell(self, lab, seed),
+                story => {
+                    let story = &self.stories[story - OTHERS];
+                    let base = &self.bases[story.shape()];
+                    let explorer = || self.explorer(lab, base, seed, Effort::NONE);
+                    story.play((lab, self.tally, seed), base, explorer)
+                }
             },
         }
     }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The stories: what happens to a pool around its commits. Each is told once in every round.
+//! The stories: what happens to a pool around its commits. Each is played once in every round.
 
-use super::Run;
 use super::act::Act;
 use super::damage::{self, Wrong};
+use super::explorer::{Explorer, Tally};
 use super::format::{self, Before};
-use super::images::Effort;
-use super::lab::{Lab, SHAPES};
+use super::lab::{Base, Lab, SHAPES};
 use super::live::Live;
 use super::membership::{self, Newcomer};
 use super::rivals::{self, RACES};
@@ -59,14 +58,15 @@ impl Story {
         }
     }
 
-    /// Returns the images.
-    pub(super) fn tell(&self, run: &Run<'_>, lab: &Lab, seed: u64) -> Result<u64, String> {
-        let base = &run.bases[self.shape()];
-        let explorer = || run.explorer(lab, base, seed, Effort::NONE);
+    /// Plays it on a pool that begins as `base`, of its shape. Returns the images.
+    pub(super) fn play<'a>(
+        &self,
+        (lab, tally, seed): (&'a Lab, &'a Tally, u64),
+        base: &Base,
+        explorer: impl Fn() -> Explorer<'a>,
+    ) -> Result<u64, String> {
         match *self {
-            Story::Format { before, .. } => {
-                format::crash_format(lab, run.tally, base, before, seed)
-            }
+            Story::Format { before, .. } => format::crash_format(lab, tally, base, before, seed),
             Story::Replace { gone, newcomer, .. } => {
                 membership::lose_and_replace(explorer(), base, DriveIndex(gone), newcomer)
             }
