@@ -14,9 +14,9 @@
 //!   under it has ended, since the lock was free.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
-use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::{self, Read as _, Seek as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -172,17 +172,17 @@ impl LockFile {
         }
     }
 
-    /// Writes the holder and the key into the file. Only the key is more than a text for messages,
-    /// and without it the next owner has to ask for a take-over.
+    /// Writes the holder and the keys into the file. The keys are more than a text for messages:
+    /// without them the next owner has to ask for a take-over. So they are written by one call, in
+    /// place: a kill finds the old text or the new one, and never an empty file.
     fn sign(&mut self) {
         let mut text = format!("process {} ({})", std::process::id(), super::owner::command());
-        for key in &self.keys {
-            text += &format!("\n{KEY}{key:016x}");
-        }
-        let file = &mut self.file;
-        // In this order no mix of two texts has a key that is neither.
-        let _ = file.set_len(0).and_then(|()| file.rewind());
-        let _ = file.write_all(text.as_bytes());
+        let keys: String = self.keys.iter().map(|key| format!("\n{KEY}{key:016x}")).collect();
+        text.truncate(text.floor_char_boundary(TEXT_BYTES - keys.len()));
+        text += &keys;
+        text.extend(std::iter::repeat_n('\n', TEXT_BYTES - text.len()));
+        // What cannot be written is missing in messages, and makes the next owner ask.
+        let _ = self.file.write_all_at(text.as_bytes(), 0);
     }
 
     fn text(&self) -> String {
@@ -198,12 +198,14 @@ impl LockFile {
 const KEY: &str = "key ";
 /// Each owner that is killed while it opens a drive leaves one.
 const MAX_KEYS: usize = 16;
+/// The length of a signed file.
+const TEXT_BYTES: usize = 1024;
 
 fn text_of(file: &File) -> String {
     let mut text = String::new();
     // What cannot be read is left out.
     let mut file = file;
-    let _ = file.rewind().and_then(|()| file.take(1024).read_to_string(&mut text));
+    let _ = file.rewind().and_then(|()| file.take(TEXT_BYTES as u64).read_to_string(&mut text));
     text
 }
 
@@ -322,6 +324,34 @@ mod tests {
         drop(owner);
         assert!(!path.exists() && !is_locked(&path));
         PoolLock::take_in(folder.path(), pool).unwrap();
+    }
+
+    /// What a kill at any instant would leave.
+    #[test]
+    fn keys_are_in_the_file_at_every_instant() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut lock = take(folder.path(), "drive").unwrap();
+        let path = lock.path.clone();
+        lock.keys = vec![1];
+        lock.sign();
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut looks = 0;
+                while !is_done.load(Ordering::SeqCst) {
+                    let keys = keys_in(&text_of(&File::open(&path).unwrap()));
+                    assert_eq!(keys.first(), Some(&1), "{keys:?}");
+                    looks += 1;
+                }
+                looks
+            });
+            for count in 0..20_000 {
+                lock.keys = (1..=1 + count % MAX_KEYS as u64).collect();
+                lock.sign();
+            }
+            is_done.store(true, Ordering::SeqCst);
+            assert!(reader.join().unwrap() > 100);
+        });
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::recover::labels::{DriveLabels, read_labels, read_labels_of, repair_la
 use crate::recover::membership::Membership;
 use crate::recover::metadata::{BadCopy, repair_metadata};
 use crate::recover::newest::{GivenUp, Newest, choose_generation};
-use crate::recover::roots::{Break, Roots, read_roots, repair_roots};
+use crate::recover::roots::{Break, Roots, read_roots, repair_roots, roll_forward};
 use crate::state::State;
 use crate::units::DriveIndex;
 
@@ -133,6 +133,9 @@ pub(crate) fn recover_state(
         labels[drive.as_usize()] = None;
     }
     notices.extend(repair_labels(drives, &labels, writable));
+    if writable && newest.given_up.is_none() {
+        roll_forward(drives, &label, &roots);
+    }
     let (repaired, unusable) = repair_roots(drives, &label, &roots, writable);
     notices.extend(repaired);
     let all_here = label.copies == 1 && label.members().count() == label.drives.len();

@@ -18,8 +18,9 @@ use crate::units::{DriveIndex, Generation};
 
 /// A generation may skip numbers: those whose places cannot be written, and those whose catalogue
 /// would overwrite one that is still needed. So many numbers behind the newest root are searched
-/// for places that may hide a newer one.
-const MOST_SKIPPED: u64 = 16;
+/// for places that may hide a newer one. The root after these shares its unit of 64 KiB with the
+/// newest one, and may have been torn with it, in both rings of every drive.
+const MOST_SKIPPED: u64 = 15;
 
 /// What the root rings hold.
 #[derive(Default)]
@@ -27,6 +28,8 @@ pub(crate) struct Roots {
     history: History,
     /// Members without one of the two copies of the newest root.
     pub(crate) incomplete: Vec<DriveIndex>,
+    /// Places of the newest root that do not hold it, and may be written.
+    lacking: Vec<(Zone, DriveIndex, u64)>,
     /// Members that missed a commit which reached every member: each is a copy of itself from an
     /// earlier time.
     pub(crate) stale: Vec<DriveIndex>,
@@ -246,11 +249,18 @@ impl Roots {
 
     fn find_incomplete(&mut self, label: &Label, places: &[Place]) {
         let Some(newest) = self.newest() else { return };
-        let id = newest.id();
+        let (id, slot) = (newest.id(), slot_of(newest.generation));
         let copies = |drive: &DriveIndex| {
             places.iter().filter(|place| place.drive == *drive && place.holds(&id)).count()
         };
         self.incomplete = label.members().filter(|drive| copies(drive) < 2).collect();
+        let may_write = |place: &&Place| match &place.found {
+            Found::Bad(bad) => bad.unread.is_none_or(IoError::is_damage),
+            Found::Root(root) => root.id() != id,
+            Found::Nothing => true,
+        };
+        let lacking = places.iter().filter(|place| place.slot == slot).filter(may_write);
+        self.lacking = lacking.map(|place| (place.zone, place.drive, place.offset_bytes)).collect();
     }
 
     /// A root in a back ring, and one that was followed by another of the same opening, had reached
@@ -310,6 +320,39 @@ impl Roots {
             }
             first.map(|bad| bad.damage.clone())
         })
+    }
+}
+
+/// Writes the newest root wherever its commit did not reach, in the order of a commit: the front
+/// rings, then the back rings. No place that holds it is written. Until then it may be on one drive
+/// only, in a unit that the repair of another root, or the next commit, could tear.
+///
+/// Failures are left to the next commit, which writes to the same drives.
+pub(crate) fn roll_forward(drives: &mut dyn Drives, label: &Label, roots: &Roots) {
+    let Some(newest) = roots.newest() else { return };
+    for zone in [Zone::Front, Zone::Back] {
+        let lacking = roots.lacking.iter().filter(|(of, drive, _)| {
+            *of == zone && !roots.stale.contains(drive) && label.live().any(|live| live == *drive)
+        });
+        let blocks: Vec<_> = lacking
+            .map(|&(_, drive, offset_bytes)| {
+                let uuid = label.drives[drive.as_usize()].uuid;
+                (drive, offset_bytes, newest.encode(uuid, offset_bytes))
+            })
+            .collect();
+        let mut batch: Vec<_> = blocks
+            .iter()
+            .map(|(drive, offset_bytes, block)| DriveCommand::Write {
+                drive: *drive,
+                offset_bytes: *offset_bytes,
+                data: block,
+                durable: true,
+            })
+            .collect();
+        // A root in a back ring says that every front ring has it.
+        if !batch.is_empty() && drives.run(&mut batch).iter().any(Result::is_err) {
+            return;
+        }
     }
 }
 
