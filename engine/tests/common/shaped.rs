@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A device that does what another one does, but panics when told to, or moves fewer bytes a
+//! A device that does what another one does, but panics on request, or moves fewer bytes a
 //! second.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use super::engine::device::{Command, Completion, Device, DriveInfo, SubmitError}
 use super::engine::memory::Region;
 use stanchion_testing::Error;
 
-/// What the device is told to do; shared by the test and the device.
+/// What the device is asked to do; shared by the test and the device.
 #[derive(Default)]
 pub struct Shape {
     /// Commands until one panics, counted down; 0: none does.
@@ -24,26 +25,22 @@ pub struct Shape {
     pub panic_at_drop: AtomicBool,
     /// 0: as fast as it is.
     pub bytes_per_second: AtomicU64,
-    /// Bytes that it has moved, by the place of their memory: see [`Shape::moved_at`].
+    /// Bytes that it has moved, by the address of each command's memory.
     pub moved_bytes: Mutex<BTreeMap<u64, u64>>,
     /// When it panicked.
     pub panicked: Mutex<Option<Instant>>,
 }
 
-/// Memory is counted in pieces of this size: a session's begins at a multiple of it.
-const PIECE_BYTES: u64 = 2 << 20;
-
 impl Shape {
-    /// Bytes that it has moved from or to the piece of memory that an address lies in.
-    pub fn moved_at(&self, address: u64) -> u64 {
-        let moved = self.moved_bytes.lock().unwrap();
-        moved.get(&(address / PIECE_BYTES)).copied().unwrap_or(0)
+    /// Bytes that it has moved from or to the memory at these addresses.
+    pub fn moved_in(&self, addresses: Range<u64>) -> u64 {
+        self.moved_bytes.lock().unwrap().range(addresses).map(|(_, bytes)| bytes).sum()
     }
 
     fn count_down(&self, counter: &AtomicU64) {
         if counter.load(Ordering::SeqCst) > 0 && counter.fetch_sub(1, Ordering::SeqCst) == 1 {
             *self.panicked.lock().unwrap() = Some(Instant::now());
-            panic!("the device was told to");
+            panic!("the device was asked to");
         }
     }
 }
@@ -102,7 +99,7 @@ impl Device for Shaped {
             let at = self.in_flight.iter().position(|(tag, ..)| *tag == completion.tag).unwrap();
             let (_, address, len_bytes) = self.in_flight.remove(at).unwrap();
             let mut moved = self.shape.moved_bytes.lock().unwrap();
-            *moved.entry(address / PIECE_BYTES).or_default() += len_bytes;
+            *moved.entry(address).or_default() += len_bytes;
             drop(moved);
             let now = Instant::now();
             let nanos = (len_bytes * 1_000_000_000).checked_div(rate).unwrap_or(0);
@@ -129,6 +126,6 @@ impl Device for Shaped {
 
 impl Drop for Shaped {
     fn drop(&mut self) {
-        assert!(!self.shape.panic_at_drop.load(Ordering::SeqCst), "the device was told to");
+        assert!(!self.shape.panic_at_drop.load(Ordering::SeqCst), "the device was asked to");
     }
 }
