@@ -3,17 +3,14 @@
 
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-use std::ffi::CString;
+use std::ffi::{CString, c_char};
 use std::os::unix::fs::FileExt as _;
 
 use stanchion::c::*;
 
-/// A pool on one file, and the file's name as a C string.
-fn pool(directory: &tempfile::TempDir) -> CString {
-    let path = directory.path().join("drive");
-    let name = CString::new(path.to_str().unwrap()).unwrap();
-    let drives = [name.as_ptr()];
-    let opts = stn_format_opts {
+/// Options that make a pool of one file of 64 MiB.
+fn format_opts(drives: &[*const c_char; 1]) -> stn_format_opts {
+    stn_format_opts {
         size: size_of::<stn_format_opts>() as u32,
         flags: 0,
         drives: drives.as_ptr(),
@@ -22,7 +19,31 @@ fn pool(directory: &tempfile::TempDir) -> CString {
         chunk_bytes: 0,
         create_bytes: 64 << 20,
         metadata_bytes: 0,
-    };
+    }
+}
+
+/// Options that open a pool of one file.
+fn pool_opts(drives: &[*const c_char; 1], flags: u32) -> stn_pool_opts {
+    stn_pool_opts {
+        size: size_of::<stn_pool_opts>() as u32,
+        flags,
+        drives: drives.as_ptr(),
+        cores: std::ptr::null(),
+        drive_count: 1,
+        core_count: 0,
+        huge_pages: STN_HUGE_OFF,
+        reactors: 0,
+        queue_depth: 0,
+        checksum_threads: 0,
+    }
+}
+
+/// A pool on one file, and the file's name as a C string.
+fn pool(directory: &tempfile::TempDir) -> CString {
+    let path = directory.path().join("drive");
+    let name = CString::new(path.to_str().unwrap()).unwrap();
+    let drives = [name.as_ptr()];
+    let opts = format_opts(&drives);
     // SAFETY: all that the options point to is readable.
     assert_eq!(unsafe { stn_format(&raw const opts) }, 0);
     name
@@ -47,18 +68,7 @@ fn result_of_major(major: u8) -> i32 {
         file.write_all_at(&label, offset).unwrap();
     }
     let drives = [name.as_ptr()];
-    let opts = stn_pool_opts {
-        size: size_of::<stn_pool_opts>() as u32,
-        flags: 0,
-        drives: drives.as_ptr(),
-        cores: std::ptr::null(),
-        drive_count: 1,
-        core_count: 0,
-        huge_pages: STN_HUGE_OFF,
-        reactors: 0,
-        queue_depth: 0,
-        checksum_threads: 0,
-    };
+    let opts = pool_opts(&drives, 0);
     let mut pool = 0;
     // SAFETY: all that the options point to is readable.
     unsafe { stn_pool_open(&raw const opts, &raw mut pool) }
@@ -92,18 +102,7 @@ fn a_program_that_listens_itself() {
 /// How many checkpoints a pool of one file has room for.
 fn max_checkpoints(name: &CString) -> u64 {
     let drives = [name.as_ptr()];
-    let opts = stn_pool_opts {
-        size: size_of::<stn_pool_opts>() as u32,
-        flags: STN_POOL_READ_ONLY,
-        drives: drives.as_ptr(),
-        cores: std::ptr::null(),
-        drive_count: 1,
-        core_count: 0,
-        huge_pages: STN_HUGE_OFF,
-        reactors: 0,
-        queue_depth: 0,
-        checksum_threads: 0,
-    };
+    let opts = pool_opts(&drives, STN_POOL_READ_ONLY);
     let mut pool = 0;
     // SAFETY: zeros are a value of a structure of integers.
     let mut info: stn_pool_info = unsafe { std::mem::zeroed() };
@@ -131,13 +130,8 @@ fn metadata_size_counts_where_the_program_knows_it() {
         let drives = [name.as_ptr()];
         let opts = stn_format_opts {
             size: size as u32,
-            flags: 0,
-            drives: drives.as_ptr(),
-            drive_count: 1,
-            reserved: 0,
-            chunk_bytes: 0,
-            create_bytes: 64 << 20,
             metadata_bytes: metadata_mib << 20,
+            ..format_opts(&drives)
         };
         // SAFETY: all that the options point to is readable.
         assert_eq!(unsafe { stn_format(&raw const opts) }, 0);

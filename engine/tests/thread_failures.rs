@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A thread of the engine that panics: nobody waits in vain, what was acknowledged stays, and the
+//! A thread of the engine that panics: no one waits in vain, what was acknowledged stays, and the
 //! pool can be closed and opened again.
 
 #![allow(clippy::unwrap_used)]
@@ -172,7 +172,7 @@ fn a_reactor_that_panics_in_its_drive_ends_with_errors_and_never_with_silence() 
             if seed % 2 == 0 { &shape.panic_at_submit } else { &shape.panic_at_completion };
         counter.store(at, Ordering::SeqCst);
         let load = save_until_it_fails(&pool, 8);
-        let panicked = shape.panicked.lock().unwrap().expect("it was told to panic");
+        let panicked = shape.panicked.lock().unwrap().expect("it was asked to panic");
         assert_eq!(
             load.ended.len(),
             TRAINERS as usize,

@@ -20,7 +20,7 @@ use super::staging::Staging;
 use super::target::Target;
 use crate::error::CommandError;
 
-/// A file's permissions; those that let it run as its owner are not given to whoever restores it.
+/// A file's permissions; those that let it run as its owner are not given to who restores it.
 const FILE_BITS: u32 = 0o777;
 /// A directory's permissions, with the sticky bit and the one that passes its group on.
 const DIRECTORY_BITS: u32 = 0o3777;

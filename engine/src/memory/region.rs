@@ -311,7 +311,7 @@ impl Drop for Region {
         if let Some(depth) = self.depth {
             if depth != forked::depth() {
                 // In a forked child: neither the mapping nor the descriptor is there, and what has
-                // their numbers now is somebody else's.
+                // their numbers now is not ours.
                 std::mem::forget(memfd);
                 return;
             }

@@ -9,7 +9,7 @@ use crate::reactor::answer::{Finished, Reply};
 use crate::reactor::port::{Finish, Port};
 use crate::reactor::queues::{KeeperRequest, Verdict};
 use crate::reactor::segment::Purpose;
-use crate::reactor::task::{Kind, NO_TASK, Task, Transfer};
+use crate::reactor::task::{Kind, Task, Transfer};
 use crate::reactor::token::{FinishToken, MAX_CHUNKS_PER_TASK};
 use crate::reactor::{BATCH, Reactor};
 use crate::ring::{self, CompleteEntry, Request, codes};
@@ -90,21 +90,11 @@ impl Reactor {
         }
         port.tasks += 1;
         let slot = self.tasks.insert(Task {
-            kind,
             port: number,
             handle: request.checkpoint,
             user_data,
             len_bytes: request.len_bytes,
-            transfer,
-            next: 0,
-            outstanding: 0,
-            moves: 0,
-            failure: None,
-            unfenced: false,
-            is_half_sent: false,
-            waits_at: None,
-            before: NO_TASK,
-            after: NO_TASK,
+            ..Task::new(kind, transfer)
         });
         self.in_hand = None;
         self.await_turn(slot);

@@ -77,6 +77,27 @@ pub(crate) struct Task {
 }
 
 impl Task {
+    /// A task that has not begun. Whose it is, the caller fills in.
+    pub(crate) fn new(kind: Kind, transfer: Transfer) -> Task {
+        Task {
+            kind,
+            port: 0,
+            handle: 0,
+            user_data: 0,
+            len_bytes: 0,
+            transfer,
+            next: 0,
+            outstanding: 0,
+            moves: 0,
+            failure: None,
+            unfenced: false,
+            is_half_sent: false,
+            waits_at: None,
+            before: NO_TASK,
+            after: NO_TASK,
+        }
+    }
+
     /// Chunks still to issue. A failed task issues no more.
     pub(crate) fn remaining(&self) -> u32 {
         if self.failure.is_some() { 0 } else { self.transfer.chunk_count - self.next }

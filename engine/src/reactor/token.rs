@@ -36,7 +36,7 @@ impl ChunkToken {
 }
 
 /// Names a segment whose commit or abort the keeper was asked for: the places of its port and of
-/// its handle. Neither is used anew before the answer has come.
+/// its handle. Neither is used again before the answer has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FinishToken {
     /// The port's place.

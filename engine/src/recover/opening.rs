@@ -80,8 +80,8 @@ pub(crate) fn identify(
     Ok(Identified { labels: by_place, membership })
 }
 
-/// How a pool is opened.
-#[derive(Clone)]
+/// How a pool is opened. The default opens for reading, and allows nothing.
+#[derive(Clone, Default)]
 pub(crate) struct Opening {
     pub(crate) writable: bool,
     /// Allow writes while drives are missing.

@@ -95,17 +95,25 @@ const READ_KEYS: u32 = call::<Keys>(3, 206);
 const READ_RESERVATION: u32 = call::<Held>(2, 207);
 
 /// Calls the kernel with an argument of the type that `number` was made of.
-fn ask<T>(file: &File, number: u32, argument: &mut T) -> Result<(), IoError> {
+fn call_kernel<T>(file: &File, number: u32, argument: &mut T) -> Result<i32, IoError> {
     // SAFETY: a descriptor that `file` owns; the kernel reads and writes as many bytes as the
     // number says, which is the size of the argument; where that has an address, it is of a local
     // that the caller keeps, with as many entries as it says.
     let result = unsafe {
         libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(number), std::ptr::from_mut(argument))
     };
-    match result {
+    if result < 0 {
+        let errno = io::Error::last_os_error().raw_os_error();
+        return Err(IoError::Os(errno.unwrap_or(libc::EIO)));
+    }
+    Ok(result)
+}
+
+/// The same, with the drive's refusal as an error.
+fn ask<T>(file: &File, number: u32, argument: &mut T) -> Result<(), IoError> {
+    match call_kernel(file, number, argument)? {
         0 => Ok(()),
-        refused if refused > 0 => Err(refusal(refused, reports_raw_status(file))),
-        _ => Err(IoError::Os(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))),
+        refused => Err(refusal(refused, reports_raw_status(file))),
     }
 }
 
@@ -123,10 +131,7 @@ fn refusal(reported: i32, is_raw: bool) -> IoError {
 /// Whether the kernel is older than the call that reads keys, which came with the numbers.
 fn reports_raw_status(file: &File) -> bool {
     let mut argument = Keys { generation: 0, count: 0, keys: 0 };
-    // SAFETY: as in `ask`; no key is asked for.
-    let result =
-        unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(READ_KEYS), &raw mut argument) };
-    result < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOTTY)
+    call_kernel(file, READ_KEYS, &mut argument) == Err(IoError::Os(libc::ENOTTY))
 }
 
 /// Whether a block device has reservations, as far as asking shows it. `name` is the kernel's.

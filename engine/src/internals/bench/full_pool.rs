@@ -12,7 +12,7 @@ use crate::direct::DirectDrives;
 use crate::drive_info::DriveInfo;
 use crate::drives::{DriveCommand, Drives};
 use crate::error::{Error, IoError};
-use crate::format::{AttributeType, Attributes, Owner, Shard, ShardList};
+use crate::format::{AttributeType, Attributes, Shard, ShardList};
 use crate::memory::HugePages;
 use crate::name::CheckpointName;
 use crate::pool::FormatOptions;
@@ -71,13 +71,7 @@ pub fn fill_pool(options: &FormatOptions, job: &Job) -> Result<Filled, Error> {
     let mut drives = WithoutLists(DirectDrives::new(devices, HugePages::Off)?);
     let mut notices = Vec::new();
     let Identified { labels, membership } = identify(&mut drives.0, false, &mut notices)?;
-    let opening = Opening {
-        writable: true,
-        degraded: false,
-        fall_back: false,
-        now_unix_ns: 0,
-        owner: Owner::default(),
-    };
+    let opening = Opening { writable: true, ..Opening::default() };
     let state = recover_state(&mut drives, labels, &membership, opening, &mut notices)?;
     let chunk_bytes = state.label().layout.chunk_bytes();
     let state = RefCell::new(state);

@@ -11,7 +11,6 @@ use crate::device::retrying::Retrying;
 use crate::device::sim::{SimConfig, SimDrive};
 use crate::direct::DirectDrives;
 use crate::error::Error;
-use crate::format::Owner;
 use crate::limits::ROOT_SLOTS;
 use crate::memory::HugePages;
 use crate::name::CheckpointName;
@@ -93,13 +92,7 @@ impl RecoveryHarness {
     fn recover(&mut self) -> Result<State, Error> {
         let mut notices = Vec::new();
         let Identified { labels, membership } = identify(&mut self.drives, false, &mut notices)?;
-        let opening = Opening {
-            writable: true,
-            degraded: false,
-            fall_back: false,
-            now_unix_ns: 0,
-            owner: Owner::default(),
-        };
+        let opening = Opening { writable: true, ..Opening::default() };
         let state = recover_state(&mut self.drives, labels, &membership, opening, &mut notices)?;
         assert!(notices.is_empty(), "{notices:?}");
         Ok(state)

@@ -18,7 +18,7 @@ use crate::device::Operation;
 use crate::device::sim::{Effect, Fault, SimDrive, SimRng, When};
 use crate::drives::Drives;
 use crate::error::{Error, IoError};
-use crate::format::{Layout, Owner, Zone};
+use crate::format::{Layout, Zone};
 use crate::limits::BLOCK_BYTES;
 use crate::pool::Notice;
 use crate::recover::opening::Opening;
@@ -134,13 +134,7 @@ fn reported_or_right(live: &Live<'_>, image: &[SimDrive], serial: &str) -> Resul
     let expected = &live.explorer.expected;
     let mut drives = lab.drive(image).map_err(|error| error.to_string())?;
     let mut notices = Vec::new();
-    let opening = Opening {
-        writable: false,
-        degraded: false,
-        fall_back: true,
-        now_unix_ns: 0,
-        owner: Owner::default(),
-    };
+    let opening = Opening { fall_back: true, ..Opening::default() };
     let state = match open_as(&mut drives, opening, &mut notices) {
         Ok(state) => state,
         Err(_) if alone => return Ok(Found::Lost),
@@ -171,7 +165,7 @@ fn reported_or_right(live: &Live<'_>, image: &[SimDrive], serial: &str) -> Resul
 }
 
 /// Opens the image for writing, and verifies it: what a restore would find damaged is found. A
-/// repair mends everything that another drive has.
+/// repair restores everything that another drive has.
 fn verified(live: &Live<'_>, image: &[SimDrive]) -> Result<(), String> {
     let text = |error: Error| error.to_string();
     let mut drives = live.explorer.lab.drive(image).map_err(text)?;

@@ -22,7 +22,7 @@ use crate::commit::{self, Committer};
 use crate::device::sim::SimDrive;
 use crate::drives::Drives;
 use crate::error::Error;
-use crate::format::{DriveState, Label, Owner};
+use crate::format::{DriveState, Label};
 use crate::pool::{Content, read_content};
 use crate::recover::labels::read_labels;
 use crate::recover::opening::{Identified, Opening, identify};
@@ -35,8 +35,7 @@ const SMALL_BYTES: u64 = 5000;
 const EFFORT: Effort = Effort { exhaustive: 2, structured: true, random: 1, units: true };
 
 fn opening(writable: bool, degraded: bool) -> Opening {
-    let owner = Owner::default();
-    Opening { writable, degraded, fall_back: false, now_unix_ns: LATER_UNIX_NS, owner }
+    Opening { writable, degraded, now_unix_ns: LATER_UNIX_NS, ..Opening::default() }
 }
 
 /// Which drive takes the place of the lost one.

@@ -13,7 +13,7 @@ use super::model::Expected;
 use crate::device::Operation;
 use crate::device::sim::{Effect, Fault, SimConfig, SimDrive, When};
 use crate::error::{Error, IoError};
-use crate::format::{Label, Layout, Owner};
+use crate::format::{Label, Layout};
 use crate::limits::BLOCK_BYTES;
 use crate::pool::Notice;
 use crate::recover::opening::Opening;
@@ -59,8 +59,7 @@ pub(super) fn open(
 
 /// Opens for reading, and allows nothing.
 pub(super) fn plain() -> Opening {
-    let owner = Owner::default();
-    Opening { writable: false, degraded: false, fall_back: false, now_unix_ns: 1, owner }
+    Opening { now_unix_ns: 1, ..Opening::default() }
 }
 
 pub(super) fn open_with(
@@ -77,6 +76,18 @@ pub(super) fn open_with(
 /// Opens an older generation where the newest one cannot be read.
 pub(super) fn falling_back(writable: bool) -> Opening {
     Opening { writable, fall_back: true, ..plain() }
+}
+
+/// Neither a reader nor a writer gets the generation before the newest one unasked.
+pub(super) fn is_opened_on_request_only(lab: &Lab, sims: &[SimDrive], newest: u64) {
+    for writable in [false, true] {
+        let refused = open(lab, sims, writable).map(|_| ()).unwrap_err();
+        assert!(
+            matches!(&refused, Error::NewestUnreadable { lost, older, .. }
+                if lost.0 == newest && older.0 == newest - 1),
+            "{refused}"
+        );
+    }
 }
 
 pub(super) fn fail_reads(sim: &SimDrive, offset_bytes: u64, error: IoError) {

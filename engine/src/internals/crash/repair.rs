@@ -29,7 +29,7 @@ pub(super) struct Verified {
     incomplete: BTreeSet<DriveIndex>,
 }
 
-/// Verifies the whole pool; with `repair` it mends what it can, and makes drives that lack nothing
+/// Verifies the whole pool; with `repair` it also repairs, and makes drives that lack nothing
 /// members again.
 pub(super) fn verify(
     drives: &mut dyn Drives,
@@ -93,7 +93,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Reads the copies of an object, and mends bad ones from a sound one.
+    /// Reads the copies of an object, and repairs bad ones from a sound one.
     fn check_object<T>(
         &mut self,
         drives: &mut dyn Drives,

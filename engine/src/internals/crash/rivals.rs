@@ -48,13 +48,8 @@ impl Rival {
     /// Opens the pool as another host would, and saves a checkpoint or none.
     fn enter(drives: &mut dyn Drives, saves: bool) -> Result<Rival, Error> {
         let owner = Owner::new(Uuid::from_u128(2), OwnerProcess::default(), "other", "trainer");
-        let opening = Opening {
-            writable: true,
-            degraded: false,
-            fall_back: false,
-            now_unix_ns: LATER_UNIX_NS,
-            owner,
-        };
+        let now_unix_ns = LATER_UNIX_NS;
+        let opening = Opening { writable: true, now_unix_ns, owner, ..Opening::default() };
         let state = open_as(drives, opening, &mut Vec::new())?;
         let state = Rc::new(RefCell::new(state));
         let committer = Committer::new(Rc::clone(&state));
@@ -157,13 +152,7 @@ fn compare(
     let mut drives = live.explorer.lab.drive(&sims).map_err(|error| error.to_string())?;
     let mut notices = Vec::new();
     // An owner may have overwritten the other one's newest catalogue; that is reported.
-    let opening = Opening {
-        writable: false,
-        degraded: false,
-        fall_back: true,
-        now_unix_ns: 0,
-        owner: Owner::default(),
-    };
+    let opening = Opening { fall_back: true, ..Opening::default() };
     let state = open_as(&mut drives, opening, &mut notices)
         .map_err(|error| format!("the pool does not open: {error}"))?;
     let mut sound = |name: &CheckpointName, stored: &Stored| -> Result<bool, String> {

@@ -74,7 +74,7 @@ fn late_writes_land_one_by_one() {
     assert!(landings > 1, "{landings}");
 }
 
-/// Some stories of each kind; `scripts/crash-test` tells all.
+/// Some stories of each kind; `scripts/crash-test` plays all.
 #[test]
 fn stories_of_few_drives() {
     let worlds = few_worlds();

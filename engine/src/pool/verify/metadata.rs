@@ -367,7 +367,7 @@ fn mend(drives: &mut dyn Drives, bad: &[BadCopy], sound: Option<&[u8]>) -> Vec<N
 }
 
 /// Checks labels, roots and the catalogue of a pool whose label and newest root are known, and with
-/// `repair` mends them. The result is how many copies were read, and what is wrong.
+/// `repair` repairs them. The result is how many copies were read, and what is wrong.
 pub(crate) fn check_pool(
     drives: &mut dyn Drives,
     label: &Label,

@@ -31,30 +31,15 @@ impl Rig {
 
     /// A task of a port, which waits at a drive.
     fn add(&mut self, port: u32, drive: usize) -> u32 {
-        let slot = self.tasks.insert(Task {
-            kind: Kind::Write,
-            port,
-            handle: 0,
-            user_data: 0,
-            len_bytes: 0,
-            transfer: Transfer {
-                segment: Arc::clone(&self.segment),
-                region: Arc::clone(&self.region),
-                region_offset_bytes: 0,
-                first_chunk: 0,
-                chunk_count: 1,
-                usage: Arc::new(BufferUsage::default()),
-            },
-            next: 0,
-            outstanding: 0,
-            moves: 0,
-            failure: None,
-            unfenced: false,
-            is_half_sent: false,
-            waits_at: None,
-            before: NO_TASK,
-            after: NO_TASK,
-        });
+        let transfer = Transfer {
+            segment: Arc::clone(&self.segment),
+            region: Arc::clone(&self.region),
+            region_offset_bytes: 0,
+            first_chunk: 0,
+            chunk_count: 1,
+            usage: Arc::new(BufferUsage::default()),
+        };
+        let slot = self.tasks.insert(Task { port, ..Task::new(Kind::Write, transfer) });
         self.schedule.add(&mut self.tasks, port as usize, drive, slot);
         slot
     }
